@@ -510,3 +510,25 @@ fn of_merged_runs_the_oldest_wins() {
     drop((snapshot, second));
     assert_eq!(small.images.run_pages(), 0);
 }
+
+/// A range with more links than are gathered at once, in several sources, where the engine has nothing
+/// any more.
+#[test]
+fn more_links_than_are_gathered_at_once() {
+    let small = Small::new();
+    let name = |number: usize| format!("k{number:05}");
+    let before = small.begin(1);
+    (0..9000).for_each(|number| small.put(1, &name(number), &name(number)));
+    let all_there = small.begin(2);
+    (0..9000).step_by(2).for_each(|number| small.remove(2, &name(number)));
+    spill(&small);
+    let half = small.begin(3);
+    (1..9000).step_by(2).for_each(|number| small.remove(3, &name(number)));
+    for (snapshot, first, step) in [(&before, 9000, 1), (&all_there, 0, 1), (&half, 1, 2)] {
+        let wanted: Vec<String> = (first..9000).step_by(step).map(name).collect();
+        for (direction, most) in [(Direction::Forward, 700), (Direction::Reverse, 10_000)] {
+            let found = scan(&**snapshot, direction, most);
+            assert!(found == wanted.join(" "), "{direction:?}, {} bytes", found.len());
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
+use spinney_base::{ErrorKind, KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{
     Chunk, Direction, Engine, EngineContext, EngineSnapshot, Found, OwnedValue, ScanRequest,
     SnapshotNumber, Write, overlay,
@@ -361,6 +361,11 @@ impl World {
             return;
         }
         let snapshot = &**snapshot;
+        if snapshot.stats().ended {
+            let error = snapshot.get(b"a", hash(b"a"), &mut Vec::new()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::SnapshotTooOld);
+            return;
+        }
         let random = &mut self.random;
         let keys: Vec<Vec<u8>> =
             (0..20).map(|_| (random.below(self.keys) as u16).to_be_bytes().to_vec()).collect();
@@ -441,37 +446,61 @@ impl World {
     }
 }
 
+/// What happened in some worlds.
+#[derive(Debug, Default)]
+struct Happened {
+    spills: u64,
+    resolved: u64,
+    staged: u64,
+    ended: u64,
+}
+
 /// Random steps of writers, write-backs, staging, reorganizations, evictions, spills, folds, snapshots
 /// and readers, in one thread, beside a model of each snapshot.
-#[test]
-fn snapshots_are_what_the_model_says() {
-    let mut spills = 0;
-    let mut resolved = 0;
-    let mut staged = 0;
-    let mut staged_before = 0;
+fn random_steps(seeds: std::ops::Range<u64>, run_bytes_max: u64) -> Happened {
+    let mut happened = Happened::default();
     let shapes = [(20, 50), (300, 100), (300, 900), (1500, 200), (2000, 60), (800, 2500)];
-    for seed in 0..18 {
+    for seed in seeds {
         let (keys, bytes) = shapes[seed as usize % shapes.len()];
         let mut world = World::new(seed, keys, bytes);
+        world.tree.pre_images.set_run_bytes_max(run_bytes_max);
+        let mut staged = 0;
         for _ in 0..3000 {
             world.step();
             let now = world.tree.shape.index.counts().staged_pages;
-            staged += u64::from(now > staged_before);
-            staged_before = now;
+            happened.staged += u64::from(now > staged);
+            staged = now;
         }
         for which in 0..world.kept.len() {
             world.check(which);
-            if world.kept[which].is_handed_out {
-                let found: Model = all(&*world.kept[which].snapshot).into_iter().collect();
-                assert_eq!(found, world.kept[which].model, "seed {seed}");
+            let Kept { snapshot, model, is_handed_out, .. } = &world.kept[which];
+            if *is_handed_out && !snapshot.stats().ended {
+                let found: Model = all(&**snapshot).into_iter().collect();
+                assert!(found == *model, "seed {seed}");
             }
         }
         let stats = world.tree.pre_images.stats();
-        spills += stats.spills;
-        resolved += stats.resolved;
-        assert_eq!(stats.ended, 0);
+        happened.spills += stats.spills;
+        happened.resolved += stats.resolved;
+        happened.ended += stats.ended;
         world.kept.clear();
         assert!(world.tree.pre_images.is_empty());
+        assert_eq!(world.tree.pre_images.stats().memory_bytes, 0);
     }
-    assert!(spills > 20 && resolved > 1000 && staged > 20, "{spills} {resolved} {staged}");
+    happened
+}
+
+#[test]
+fn snapshots_are_what_the_model_says() {
+    let happened = random_steps(0..18, u64::MAX);
+    assert!(happened.spills > 20 && happened.resolved > 1000, "{happened:?}");
+    assert!(happened.staged > 20 && happened.ended == 0, "{happened:?}");
+}
+
+/// S16: with few bytes for runs, or none, a snapshot answers right or `SnapshotTooOld`.
+#[test]
+fn s16_snapshots_are_right_or_too_old() {
+    let happened = [0, 40 << 10].map(|most| random_steps(20..26, most));
+    assert!(happened.iter().all(|one| one.ended > 3), "{happened:?}");
+    assert!(happened[0].spills == 0 && happened[1].spills > 0, "{happened:?}");
 }
