@@ -382,7 +382,7 @@ fn p17_shared_syncs_cover_everybody() {
 /// two of them is in a snapshot whole or not at all, and the snapshot does not move.
 #[test]
 fn s04_tables_come_before_the_number() {
-    check(1500, || {
+    check(400, || {
         let (_disk, db, one) = fresh();
         let options = KeyspaceOptions::default().engine(EngineKind::TreeLine);
         let two = db.keyspace("two", options).unwrap();
