@@ -426,10 +426,8 @@ impl World {
             }
             74..78 => self.tree.memory.cache.forget_clean(),
             78..82 => _ = self.tree.tend_pre_images().unwrap(),
-            82 => {
-                if self.kept.len() < 6 && self.kept.iter().all(|kept| kept.is_handed_out) {
-                    self.take();
-                }
+            82 if self.kept.len() < 6 && self.kept.iter().all(|kept| kept.is_handed_out) => {
+                self.take();
             }
             83..86 => {
                 if let Some(kept) = self.kept.last_mut() {
