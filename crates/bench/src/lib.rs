@@ -19,6 +19,7 @@ pub mod plan;
 pub mod row;
 pub mod runner;
 pub mod shape;
+pub mod snapshot;
 pub mod value;
 
 mod cascade;

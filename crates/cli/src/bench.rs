@@ -1,14 +1,16 @@
 //! `spinney bench`: engines side by side, each in a process of its own.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use spinney::ErrorKind;
+use spinney::{EngineKind, ErrorKind};
 use spinney_bench::dataset::DatasetName;
 use spinney_bench::distribution::Distribution;
 use spinney_bench::driver::Driver;
 use spinney_bench::parent::{self, Run};
 use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
+use spinney_bench::snapshot::{self, SnapshotPlan};
 
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
@@ -43,10 +45,80 @@ pub(crate) enum BenchCommand {
     /// at the head, read the first), drift (half inserts at hot places that move), shift (reads
     /// whose hot set jumps).
     Ycsb(YcsbArguments),
+    /// Reads a snapshot whole beside writers, and compares it with what was there
+    ///
+    /// Loads records, updates them by all threads, and takes a snapshot while they rest. Then all go on
+    /// while it is read: each record must be what it was. Prints what the snapshot kept in memory and on
+    /// disk, and how long it lasts to take one beside the writers. Exits with 1 when a record is wrong.
+    Snapshot(SnapshotArguments),
     /// Reruns a figure of the TreeLine paper at a size that fits this machine, with the paper's
     /// ratios beside ours
     #[command(subcommand)]
     Paper(PaperCommand),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArguments {
+    /// Engines to measure, in this order [default: all of ours]
+    #[arg(long, value_delimiter = ',')]
+    engines: Vec<EngineKind>,
+    /// Number of records to load (500K, 16M)
+    #[arg(long, default_value = "1M", value_parser = sizes::size)]
+    records: u64,
+    /// Bytes of key and value together
+    #[arg(long, default_value = "108", value_parser = sizes::small_size)]
+    record_size: usize,
+    /// Threads that write
+    #[arg(long, default_value_t = 16)]
+    threads: usize,
+    /// Distribution of the updates: uniform or zipfian
+    #[arg(long, default_value = "zipfian")]
+    distribution: Distribution,
+    /// Exponent of the Zipf law
+    #[arg(long, default_value_t = 0.99)]
+    theta: f64,
+    /// Memory budget, at least 1MiB (85MiB)
+    #[arg(long, default_value = "32MiB", value_parser = sizes::size)]
+    memory: u64,
+    /// Number of snapshots that are taken for their times
+    #[arg(long, default_value_t = 1000)]
+    takes: u64,
+    /// Seconds of updates before the first snapshot, and of snapshots that are taken
+    #[arg(long, default_value_t = 6.0)]
+    seconds: f64,
+    /// Existing directory for the files, which are removed at the end
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Seed of the random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the snapshots of each engine.
+fn snapshots(arguments: SnapshotArguments) -> Result<Outcome, Failure> {
+    check_apart(&arguments.dir)?;
+    let engines =
+        if arguments.engines.is_empty() { EngineKind::ALL.to_vec() } else { arguments.engines };
+    let mut out = stdout();
+    let mut is_right = true;
+    for engine in engines {
+        let plan = SnapshotPlan {
+            engine,
+            records: arguments.records,
+            record_size: arguments.record_size,
+            threads: arguments.threads,
+            memory: arguments.memory,
+            distribution: arguments.distribution,
+            theta: arguments.theta,
+            takes: arguments.takes,
+            seconds: arguments.seconds,
+            directory: arguments.dir.clone(),
+            seed: arguments.seed,
+        };
+        writeln!(out, "{engine}").map_err(Failure::from)?;
+        is_right &= snapshot::run(&plan, &mut out)?;
+    }
+    Ok(if is_right { Outcome::Done } else { Outcome::Failed })
 }
 
 #[derive(Debug, Args)]
@@ -148,6 +220,7 @@ pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Fa
     interrupt::watch()?;
     let arguments = match arguments.command {
         BenchCommand::Ycsb(arguments) => arguments,
+        BenchCommand::Snapshot(arguments) => return snapshots(arguments),
         BenchCommand::Paper(command) => return paper::run(command, &knobs),
     };
     let run = plan(arguments, knobs, &drivers())?;

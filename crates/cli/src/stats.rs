@@ -35,8 +35,6 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "last_lsn": stats.log.last_lsn,
         },
         "transactions": transactions(&stats.transactions),
-        "snapshots": stats.snapshots,
-        "oldest_snapshot_ns": stats.oldest_snapshot_ns,
         "stall_ns": stats.stall_ns,
         "longest_stall_ns": stats.longest_stall_ns,
         "io": io(&stats.io),
@@ -136,6 +134,8 @@ fn transactions(stats: &TransactionStats) -> Value {
         "conflicts_loaded": stats.conflicts_loaded,
         "extensions": stats.extensions,
         "guards": stats.guards,
+        "snapshots": stats.snapshots,
+        "oldest_snapshot_ns": stats.oldest_snapshot_ns,
     })
 }
 

@@ -440,8 +440,10 @@ impl Db {
             keyspaces.iter().map(|keyspace| keyspace.numbers.longest_stall_ns).max().unwrap_or(0);
         let (snapshots, oldest) = state.moments.live();
         let age = oldest.map(|since| state.runtime.now().saturating_sub(since));
-        let oldest_snapshot_ns = age.map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
         let mut transactions = state.writers.transactions.stats();
+        transactions.snapshots = snapshots as u64;
+        transactions.oldest_snapshot_ns =
+            age.map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
         transactions.guards =
             state.keyspaces.places().iter().map(|it| it.guards.len() as u64).sum();
         Stats {
@@ -459,8 +461,6 @@ impl Db {
             backup_bytes: state.backups.bytes(),
             scrub: state.scrub.lock().stats(state.runtime.now()),
             transactions,
-            snapshots: snapshots as u64,
-            oldest_snapshot_ns,
             stall_ns: stalls + state.writers.stalls.ns(),
             longest_stall_ns: longest.max(state.writers.stalls.longest_ns()),
             keyspaces,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use spinney_base::Result;
 
 use crate::database::Db;
+use crate::handle::Handle;
 use crate::keyspace::Keyspace;
 use crate::moments::Live;
 use crate::snapshot::Snapshot;
@@ -38,6 +39,7 @@ use crate::snapshot::Snapshot;
 #[derive(Clone, Debug)]
 pub struct DbSnapshot {
     live: Arc<Live>,
+    handle: Arc<Handle>,
 }
 
 impl Db {
@@ -53,7 +55,7 @@ impl Db {
     pub fn snapshot(&self) -> Result<DbSnapshot> {
         let state = &self.handle.state;
         state.life.check_open()?;
-        Ok(DbSnapshot { live: state.take_snapshot(&self.handle, None)? })
+        Ok(DbSnapshot { live: state.take_snapshot(None)?, handle: self.handle.clone() })
     }
 
     /// Takes a snapshot of these keyspaces, as [`Db::snapshot`] does of all.
@@ -66,7 +68,8 @@ impl Db {
         state.check_ours(keyspaces.iter().map(|keyspace| &*keyspace.place))?;
         let pinned = keyspaces.iter().map(|keyspace| Ok(keyspace.enter()?.pin()));
         let pinned = pinned.collect::<Result<_>>()?;
-        Ok(DbSnapshot { live: state.take_snapshot(&self.handle, Some(pinned))? })
+        let live = state.take_snapshot(Some(pinned))?;
+        Ok(DbSnapshot { live, handle: self.handle.clone() })
     }
 }
 
@@ -78,17 +81,17 @@ impl DbSnapshot {
     /// was made later, or belongs to another database; `Closed` for one that was dropped or
     /// converted; `Unsupported` when its engine takes no snapshots; else as an opening.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Result<Snapshot> {
-        let state = &self.live.handle.state;
+        let state = &self.handle.state;
         state.check_ours(std::iter::once(&*keyspace.place))?;
         // It is opened if it is parked, and gets its part then.
         let _open = keyspace.enter()?;
-        let part = self.live.part(keyspace)?;
+        let part = self.live.part(&keyspace.place)?;
         Ok(Snapshot::of(keyspace, part, self.live.clone()))
     }
 
     /// Returns for how long the snapshot has lived.
     #[must_use]
     pub fn age(&self) -> Duration {
-        self.live.age()
+        self.handle.state.runtime.now().saturating_sub(self.live.since())
     }
 }

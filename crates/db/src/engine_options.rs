@@ -151,6 +151,15 @@ impl TreeLineOptions {
     pub fn epsilon(self, records: Option<f32>) -> Self {
         self.with("epsilon", or_auto(records))
     }
+
+    /// Bytes of disk that values which writes replaced may take for snapshots, at least 64 KiB; `None`
+    /// is as much as the pages of the keyspace, and 16 MiB at least. Beyond that the oldest snapshot
+    /// ends.
+    #[must_use]
+    pub fn snapshot_bytes(self, bytes: Option<u64>) -> Self {
+        let bytes = bytes.map_or_else(|| "auto".to_owned(), |bytes| bytes.to_string());
+        self.with("snapshot-bytes", bytes)
+    }
 }
 
 impl TurtleOptions {
@@ -219,10 +228,15 @@ mod tests {
             .staging(Staging::Never)
             .optimistic_admission(true)
             .goal(Some(40.0))
-            .epsilon(Some(0.5));
-        assert_eq!(treeline.own.len(), 11);
+            .epsilon(Some(0.5))
+            .snapshot_bytes(Some(1 << 20));
+        assert_eq!(treeline.own.len(), 12);
         KeyspaceOptions::from(treeline).check().unwrap();
-        let auto = TreeLineOptions::default().goal(None).epsilon(None).staging(Staging::Auto);
+        let auto = TreeLineOptions::default()
+            .goal(None)
+            .epsilon(None)
+            .snapshot_bytes(None)
+            .staging(Staging::Auto);
         KeyspaceOptions::from(auto).check().unwrap();
         for wrong in [Some(0.0), Some(401.0), Some(f32::NAN)] {
             let options = KeyspaceOptions::from(TreeLineOptions::default().goal(wrong));

@@ -138,12 +138,22 @@ impl State {
         self.give_room_back()?;
         // The log first: without a ready segment, a reserve would be of no use.
         drop(log_ready());
-        keep().map_err(|error| {
+        let mut kept = keep();
+        while kept.as_ref().is_err_and(|error| error.is_full() && self.end_a_snapshot(error)) {
+            self.give_room_back()?;
+            kept = keep();
+        }
+        kept.map_err(|error| {
             error.wrap(
                 ErrorKind::Full,
                 "the disk is full: until there is room records can be read and removed, and no value is written",
             )
         })
+    }
+
+    /// Ends a snapshot that keeps disk space. Returns whether there was one.
+    fn end_a_snapshot(&self, cause: &Error) -> bool {
+        self.keyspaces.open().iter().any(|keyspace| keyspace.engine.end_oldest_snapshot(cause))
     }
 
     /// What files grew by on a full disk may be free by now.

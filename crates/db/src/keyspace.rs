@@ -485,8 +485,8 @@ impl Keyspace {
     /// `InvalidArgument` from inside of a batch, which only a job of a stepped runtime can be.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let open = self.enter()?.pin();
-        let live = self.handle.state.take_snapshot(&self.handle, Some(vec![open]))?;
-        Ok(Snapshot::of(self, live.part(self)?, live))
+        let live = self.handle.state.take_snapshot(Some(vec![open]))?;
+        Ok(Snapshot::of(self, live.part(&self.place)?, live))
     }
 
     /// Sets an option of the engine's own until the database is closed.

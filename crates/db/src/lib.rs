@@ -59,6 +59,7 @@ mod scrubbing;
 mod snapshot;
 mod state;
 mod stats;
+mod taking;
 mod target;
 mod transaction;
 mod transaction_stats;

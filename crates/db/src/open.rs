@@ -153,7 +153,7 @@ pub(crate) fn assemble(
         log,
         stripes: LockTable::new(),
         writers: Writers::new(),
-        moments: Moments::default(),
+        moments: Arc::new(Moments::default()),
         keyspaces: Keyspaces::new(manifest, recovered.last_lsn()),
         memory: Memory::new(options.memory),
         room: Room::new(reserve),

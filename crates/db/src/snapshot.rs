@@ -29,10 +29,10 @@ pub struct Snapshot {
 
 #[derive(Debug)]
 struct Inner {
-    keyspace: Keyspace,
     /// Dropped before the snapshot of the database that it belongs to.
     part: Arc<Part>,
     _live: Arc<Live>,
+    keyspace: Keyspace,
 }
 
 impl Inner {

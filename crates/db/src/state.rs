@@ -44,7 +44,7 @@ pub(crate) struct State {
     pub(crate) log: Arc<Log>,
     pub(crate) stripes: LockTable,
     pub(crate) writers: Writers,
-    pub(crate) moments: Moments,
+    pub(crate) moments: Arc<Moments>,
     pub(crate) keyspaces: Keyspaces,
     pub(crate) memory: Memory,
     pub(crate) room: Room,

@@ -41,12 +41,8 @@ pub struct Stats {
     pub backup_bytes: Option<u64>,
     /// What the scrub has seen.
     pub scrub: ScrubStats,
-    /// Transactions.
+    /// Transactions and snapshots.
     pub transactions: TransactionStats,
-    /// Number of snapshots that live. What they keep is among the numbers of each keyspace.
-    pub snapshots: u64,
-    /// Age of the oldest of them, in nanoseconds.
-    pub oldest_snapshot_ns: Option<u64>,
     /// Time that writers waited for room in caches or log, in nanoseconds.
     pub stall_ns: u64,
     /// The longest of those waits, in nanoseconds.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Numbers about the transactions of a database since it was opened.
+/// Numbers about the transactions of a database since it was opened, and its snapshots now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -22,6 +22,10 @@ pub struct TransactionStats {
     pub extensions: u64,
     /// Ranges that open transactions have read and guard now.
     pub guards: u64,
+    /// Snapshots that live. What they keep is among the numbers of each keyspace.
+    pub snapshots: u64,
+    /// Age of the oldest snapshot, in nanoseconds.
+    pub oldest_snapshot_ns: Option<u64>,
 }
 
 /// Why a transaction cannot commit.
@@ -68,6 +72,8 @@ impl Counters {
             conflicts_loaded: conflicts(Cause::Loaded),
             extensions: self.extensions.load(Relaxed),
             guards: 0,
+            snapshots: 0,
+            oldest_snapshot_ns: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_db::{
     Batch, Db, Durability, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options,
-    PreImageStats, Snapshot, TornWrites,
+    PreImageStats, Snapshot, TornWrites, TreeLineOptions,
 };
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -81,7 +81,7 @@ fn stays_what_it_was(engine: EngineKind, seed: u64, keys: u64, bytes: usize) -> 
     let mut random = Random(seed);
     let mut model = Model::new();
     let mut kept: Vec<(Snapshot, Model)> = Vec::new();
-    for round in 0..6_000_u64 {
+    for round in 0..4_000_u64 {
         let key = random.below(keys).to_be_bytes();
         if random.below(5) == 0 {
             main.remove(key).unwrap();
@@ -115,7 +115,7 @@ fn stays_what_it_was(engine: EngineKind, seed: u64, keys: u64, bytes: usize) -> 
         main.iter().map(|one| one.unwrap()).map(|(key, value)| (key, value.into())).collect();
     assert_eq!(now, model);
     db.verify().unwrap();
-    let stats = db.stats();
+    let stats = db.stats().transactions;
     assert_eq!((stats.snapshots, stats.oldest_snapshot_ns), (0, None));
     let images = main.stats().pre_images;
     assert_eq!((images.snapshots, images.links, images.marks, images.run_bytes), (0, 0, 0, 0));
@@ -130,7 +130,7 @@ fn snapshots_stay_what_they_were() {
         let sum = |number: fn(&PreImageStats) -> u64| all.iter().map(number).sum::<u64>();
         if engine == EngineKind::TreeLine {
             // What it is about has happened.
-            assert!(sum(|one| one.spills) > 3 && sum(|one| one.resolved) > 1000, "{all:?}");
+            assert!(sum(|one| one.spills) > 3 && sum(|one| one.resolved) > 500, "{all:?}");
             assert_eq!(sum(|one| one.ended), 0);
         }
     }
@@ -200,8 +200,8 @@ fn what_a_snapshot_covers() {
     });
     let some = db.snapshot_of(&[&one]).unwrap();
     let all = db.snapshot().unwrap();
-    assert_eq!(db.stats().snapshots, 2);
-    assert!(db.stats().oldest_snapshot_ns.is_some());
+    assert_eq!(db.stats().transactions.snapshots, 2);
+    assert!(db.stats().transactions.oldest_snapshot_ns.is_some());
     let later = keyspace(&db, "later", EngineKind::TreeLine);
     one.insert("a", "2").unwrap();
     two.remove("a").unwrap();
@@ -227,7 +227,7 @@ fn what_a_snapshot_covers() {
     db.convert_keyspace(&two.name(), EngineKind::TreeLine).unwrap();
     assert_eq!(part.get("a").unwrap_err().kind(), ErrorKind::Closed);
     drop(part);
-    assert_eq!(db.stats().snapshots, 0);
+    assert_eq!(db.stats().transactions.snapshots, 0);
 }
 
 /// A keyspace that is parked when a snapshot is taken is in it when it is opened, by a write, too.
@@ -365,4 +365,49 @@ fn snapshots_do_not_move_beside_writers() {
         });
         db.verify().unwrap();
     }
+}
+
+/// Past its bound the oldest snapshot of a keyspace ends, and says so; writers and parts in other
+/// keyspaces go on, and everything that it kept is given back.
+#[test]
+fn s16_past_its_bound_a_snapshot_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = Db::open(directory.path(), options()).unwrap();
+    let main =
+        db.keyspace("main", TreeLineOptions::default().snapshot_bytes(Some(64 << 10))).unwrap();
+    let other = keyspace(&db, "other", EngineKind::Turtle);
+    for key in 0..4000_u32 {
+        main.insert(key.to_be_bytes(), [1; 200]).unwrap();
+    }
+    other.insert("a", "1").unwrap();
+    let snapshot = db.snapshot().unwrap();
+    let then = snapshot.keyspace(&main).unwrap();
+    let mut random = Random(5);
+    let mut ended = None;
+    for round in 0..200_000_u32 {
+        let key = (random.below(4000) as u32).to_be_bytes();
+        main.insert(key, [2; 200]).unwrap();
+        if round % 16 == 0 {
+            match then.get((random.below(4000) as u32).to_be_bytes()) {
+                Ok(value) => assert_eq!(value.unwrap(), [1; 200]),
+                Err(error) => {
+                    ended = Some(error);
+                    break;
+                }
+            }
+        }
+    }
+    let ended = ended.expect("it kept within its bound all that was replaced");
+    assert_eq!(ended.kind(), ErrorKind::SnapshotTooOld, "{ended}");
+    assert!(ended.to_string().contains("65536 bytes of disk"), "{ended}");
+    assert!(then.stats().ended);
+    assert_eq!(then.iter().next().unwrap().unwrap_err().kind(), ErrorKind::SnapshotTooOld);
+    assert_eq!(then.multi_get(["a"]).unwrap_err().kind(), ErrorKind::SnapshotTooOld);
+    assert_eq!(snapshot.keyspace(&other).unwrap().get("a").unwrap().unwrap(), "1");
+    let images = main.stats().pre_images;
+    assert_eq!((images.snapshots, images.ended, images.run_bytes), (0, 1, 0), "{images:?}");
+    let later = main.snapshot().unwrap();
+    main.insert(0_u32.to_be_bytes(), "new").unwrap();
+    assert_ne!(later.get(0_u32.to_be_bytes()).unwrap().unwrap(), "new");
+    db.verify().unwrap();
 }

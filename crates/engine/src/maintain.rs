@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use spinney_base::{Next, Result};
+use spinney_base::{Error, Next, Result};
 use spinney_io::Directory;
 
 use crate::{Bulk, Compacted, KeyspaceBackup, Scrubbed, VerifyReport, Watch};
@@ -24,6 +24,13 @@ pub trait Maintain {
     /// Returns whether [`Maintain::background`] has new work that should not wait. Returns `true`
     /// once, to the writer that then wakes the job.
     fn takes_wish(&self) -> bool;
+
+    /// Ends the oldest snapshot that keeps disk space which would be free without it, because of
+    /// `cause`. Returns whether there was one.
+    fn end_oldest_snapshot(&self, cause: &Error) -> bool {
+        let _ = cause;
+        false
+    }
 
     /// Reads everything and checks that it is consistent: every block, every order, and that every
     /// page is owned once or free. Counts what a scan would find. Calls `watch` with the number of

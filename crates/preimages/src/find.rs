@@ -29,7 +29,7 @@ impl PreImages {
             if table.is_rest_absent.load(SeqCst) {
                 seen = Seen::Link(None);
             }
-            // Looked up anew for each table, before its map and its layers (S7).
+            // Looked up again for each table, before its map and its layers (S7).
             if let Some(mark) = self.marks.get(key, hash)
                 && mark.table == table.number
             {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
-use spinney_base::shim::{Mutex, RwLock};
+use spinney_base::shim::{Mutex, MutexGuard, RwLock};
 use spinney_base::{Error, ErrorKind, ValueRef};
 use spinney_engine::{EngineContext, PreImageStats, SnapshotNumber, Store};
 
 use crate::lives::Lives;
 use crate::marks::{Mark, Marks};
-use crate::run::Run;
+use crate::run::{Pages, Run};
 use crate::table::{Layer, LinkMap, Table};
 
 /// Fewest bytes of memory that pre-images may take, however little the keyspace has.
@@ -37,7 +37,8 @@ pub enum Known {
 #[derive(Debug)]
 pub struct PreImages {
     pub(crate) context: EngineContext,
-    pub(crate) store: Arc<Store>,
+    /// Of runs.
+    pub(crate) pages: Arc<Pages>,
     /// Ascending by number.
     pub(crate) tables: ArcSwap<Vec<Arc<Table>>>,
     pub(crate) marks: Marks,
@@ -52,7 +53,7 @@ pub struct PreImages {
     bound: AtomicU64,
     /// Most bytes of runs.
     pub(crate) run_bytes_max: AtomicU64,
-    /// Marks that were brought home. Counted between the link and the removal of the mark.
+    /// Marks that were resolved. Counted between the link and the removal of the mark.
     pub(crate) resolved: AtomicU64,
     /// Maps that were written out.
     pub(crate) spilled: AtomicU64,
@@ -64,7 +65,7 @@ impl PreImages {
     pub fn new(context: EngineContext, store: Arc<Store>) -> PreImages {
         PreImages {
             context,
-            store,
+            pages: Pages::of(store),
             tables: ArcSwap::default(),
             marks: Marks::default(),
             lives: Lives::default(),
@@ -161,8 +162,8 @@ impl PreImages {
         self.marks.len() > 0
     }
 
-    /// Returns some marked keys, for the engine to write back, when marks take too much of the memory:
-    /// nothing else makes them less.
+    /// Returns some marked keys, for the engine to write back, when marks take more than half of the
+    /// bound: nothing else makes them less.
     #[must_use]
     pub fn marked_too_many(&self, most: usize) -> Vec<Vec<u8>> {
         if self.marks.bytes() <= self.bound.load(SeqCst) / 2 {
@@ -264,7 +265,7 @@ impl PreImages {
             let (first, second) = (&tables[index], &tables[index + 1]);
             let is_apart = self.lives.has_between(first.number, second.number)
                 || first.is_rest_absent.load(SeqCst);
-            // Nobody brings a mark home meanwhile, which would link it in the first.
+            // Nobody resolves a mark meanwhile, which would make a link in the first.
             let linking = (!is_apart).then(|| self.linking.write());
             if is_apart || first.marks.load(SeqCst) > 0 {
                 index += 1;
@@ -286,14 +287,11 @@ impl PreImages {
         is_folded
     }
 
-    /// Follows the memory of the keyspace: pre-images may take a quarter of it.
-    pub fn follow(&self, memory: u64) {
+    /// Follows the memory of the keyspace, of which pre-images may take a quarter, and sets the most
+    /// bytes of disk that their runs may take.
+    pub fn follow(&self, memory: u64, run_bytes_max: u64) {
         self.bound.store((memory / 4).max(BOUND_BYTES_MIN), SeqCst);
-    }
-
-    /// Sets the most bytes that runs may take.
-    pub fn set_run_bytes_max(&self, bytes: u64) {
-        self.run_bytes_max.store(bytes, SeqCst);
+        self.run_bytes_max.store(run_bytes_max, SeqCst);
     }
 
     /// Returns the bytes of memory that maps, marks and runs hold.
@@ -301,10 +299,10 @@ impl PreImages {
     pub fn memory_bytes(&self) -> u64 {
         let mut of_runs = 0;
         self.each_run(|run| of_runs += run.memory_bytes());
-        self.link_bytes() + of_runs
+        self.link_bytes() + self.marks.bytes() + of_runs
     }
 
-    /// Bytes of maps and marks.
+    /// Bytes of maps.
     pub(crate) fn link_bytes(&self) -> u64 {
         let of_table = |table: &Arc<Table>| {
             let parts = table.parts.load();
@@ -314,15 +312,18 @@ impl PreImages {
             });
             parts.map.bytes() + layers.sum::<u64>()
         };
-        self.marks.bytes() + self.tables.load().iter().map(of_table).sum::<u64>()
+        self.tables.load().iter().map(of_table).sum()
     }
 
     /// Returns the pages that runs take.
     #[must_use]
     pub fn run_pages(&self) -> u64 {
-        let mut pages = 0;
-        self.each_run(|run| pages += run.pages());
-        pages
+        *self.pages.hold()
+    }
+
+    /// Returns the same, which stay so many until the guard is dropped.
+    pub fn hold_run_pages(&self) -> MutexGuard<'_, u64> {
+        self.pages.hold()
     }
 
     /// Returns the numbers of what it keeps.
@@ -356,12 +357,13 @@ impl PreImages {
         self.tables.load().is_empty()
     }
 
-    pub(crate) fn is_over(&self, quarters: u64) -> bool {
-        self.link_bytes() > self.bound.load(SeqCst) / 4 * quarters
+    /// Whether maps take more than so many eighths of the bound. Their half is four.
+    pub(crate) fn is_over(&self, eighths: u64) -> bool {
+        self.link_bytes() > self.bound.load(SeqCst) / 8 * eighths
     }
 
     fn is_far_over(&self) -> bool {
-        self.link_bytes() > self.bound.load(SeqCst) + BEYOND_BYTES_MAX
+        self.link_bytes() + self.marks.bytes() > self.bound.load(SeqCst) + BEYOND_BYTES_MAX
     }
 
     #[cold]

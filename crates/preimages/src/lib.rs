@@ -27,14 +27,15 @@
 //! 2. Entries move from mark to map to layer and are made in the order of tables. A reader that looks
 //!    from the newest table to the oldest, in each at the mark, the map and then the layers from the
 //!    newest to the oldest, therefore passes none over.
-//! 3. A marked key is dirty in the engine's memory, so it has one mark at most. What is marked is brought
-//!    home before its page is rewritten, under the page's exclusive lock.
+//! 3. A marked key is dirty in the engine's memory, so it has one mark at most. A mark is
+//!    resolved, its page's value linked, before the page is rewritten, under the page's exclusive lock.
 //! 4. A snapshot that has ended says so: the flag is set before the put whose pre-image is not kept, and
 //!    looked at after the read.
 //! 5. Nothing here is durable or named by anything durable: pages of runs are free after a crash.
 //!
-//! **Memory.** Maps, marks, and fences and filters of runs count. From half of the bound on the background
-//! writes the largest map out as a run, from three quarters on writers do. Far past the bound, where
+//! **Memory.** Maps and marks have half of the bound each. From half of theirs on the background writes the
+//! largest map out as a run, from three quarters on writers do, and when it is full they wait for that. When
+//! the half of marks is full, writers write marked records back. Far past the bound, where
 //! neither helps, all snapshots of the keyspace end.
 //!
 //! **Concurrency.** Everything may be called from any thread. Writers of one key are ordered by its

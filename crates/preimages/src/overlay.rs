@@ -4,7 +4,7 @@
 //! the newest to the oldest are looked through, and of each key the oldest link is kept. Marks are no
 //! part of that, because they are in no order; so they are looked up for the keys that were found. Where
 //! an older table has a mark for a key, its page counts, which the engine delivered. A mark that was
-//! brought home meanwhile has become a link, perhaps behind the place that was looked at: then all keys
+//! resolved meanwhile has become a link, perhaps behind the place that was looked at: then all keys
 //! that were found are looked up once more.
 
 use std::collections::BTreeMap;
@@ -19,8 +19,9 @@ use spinney_sync::hash_key;
 use crate::keep::PreImages;
 use crate::table::{Age, Layer, Link};
 
-/// Most links of one source that are gathered at once.
+/// Most links of one source that are gathered at once, and most bytes.
 const LINKS_MAX: usize = 4096;
+const LINKS_BYTES_MAX: usize = 256 << 10;
 
 /// Links of a part of a range, in the direction of the request.
 #[derive(Debug, Default)]
@@ -149,18 +150,20 @@ fn gather(
     range: (Bound<&[u8]>, Bound<&[u8]>),
 ) -> Result<()> {
     let (age, forward) = (layer.age(), gathered.forward);
-    let (mut count, mut last) = (0, Vec::new());
+    let (mut count, mut bytes) = (0, 0);
+    let mut last = None;
     layer.each(range, forward, &mut |key, value| {
         if gathered.is_beyond(key) {
             return Ok(false);
         }
-        if count == LINKS_MAX {
-            gathered.note_end(std::mem::take(&mut last));
+        if let Some(last) = last.take() {
+            gathered.note_end(last);
             return Ok(false);
         }
         count += 1;
-        if count == LINKS_MAX {
-            last = key.to_vec();
+        bytes += key.len() + value.map_or(0, ValueRef::len);
+        if count == LINKS_MAX || bytes >= LINKS_BYTES_MAX {
+            last = Some(key.to_vec());
         }
         gathered.note(key, age, value);
         Ok(true)

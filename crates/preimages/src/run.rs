@@ -14,9 +14,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::{BlockKind, OwnedValue, Store};
 use spinney_extent::{BlockHeader, PageRun};
+use spinney_filter::{BLOCK_BYTES, block_contains, block_count, block_of};
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::{PageEditor, PageView, Put};
 
@@ -43,20 +45,54 @@ fn link_of(value: ValueRef<'_>) -> Option<ValueRef<'_>> {
     if value.large && value.bytes.is_empty() { None } else { Some(value) }
 }
 
+/// The pages of all runs of a keyspace, those that are being written among them.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    store: Arc<Store>,
+    /// How many. Held while some are taken or given back, and while the pages of the file are counted.
+    count: Mutex<u64>,
+}
+
+impl Pages {
+    pub(crate) fn of(store: Arc<Store>) -> Arc<Pages> {
+        Arc::new(Pages { store, count: Mutex::new(0) })
+    }
+
+    /// How many there are, until the guard is dropped.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, u64> {
+        self.count.lock()
+    }
+
+    fn take(&self, pages: u32) -> Result<PageRun> {
+        let mut count = self.count.lock();
+        let piece = self.store.allocate_run(pages)?;
+        *count += u64::from(pages);
+        Ok(piece)
+    }
+
+    fn give_back(&self, piece: PageRun) {
+        let mut count = self.count.lock();
+        self.store.release_run(piece);
+        *count -= u64::from(piece.pages);
+    }
+}
+
 /// Sorted links on disk.
 #[derive(Debug)]
 pub(crate) struct Run {
-    store: Arc<Store>,
+    of: Arc<Pages>,
     age: Age,
     pieces: Vec<PageRun>,
     /// The first key of each page.
     fences: Vec<Box<[u8]>>,
-    filter: Vec<u8>,
+    /// Blocks of a filter.
+    filter: Vec<[u8; BLOCK_BYTES]>,
+    links: u64,
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.pieces.iter().for_each(|piece| self.store.release_run(*piece));
+        self.pieces.iter().for_each(|piece| self.of.give_back(*piece));
     }
 }
 
@@ -65,14 +101,20 @@ impl Run {
         self.age
     }
 
-    pub(crate) fn pages(&self) -> u64 {
-        self.fences.len() as u64
+    /// Number of its links.
+    pub(crate) fn len(&self) -> u64 {
+        self.links
     }
 
     /// Bytes of memory that it holds.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let fences = self.fences.iter().map(|key| key.len() + size_of::<Box<[u8]>>());
-        (fences.sum::<usize>() + self.filter.len()) as u64
+        (fences.sum::<usize>() + size_of_val(&*self.filter)) as u64
+    }
+
+    fn block_of(&self, hash: u64) -> usize {
+        let blocks = u32::try_from(self.filter.len()).expect("it was one");
+        block_of(hash, blocks) as usize
     }
 
     /// The page that may have a key: the last that does not begin behind it.
@@ -95,14 +137,14 @@ impl Run {
     }
 
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Link>> {
-        if !spinney_filter::may_contain(&self.filter, hash) {
+        if !block_contains(&self.filter[self.block_of(hash)], hash) {
             return Ok(None);
         }
         let Some(index) = self.page_of(key) else { return Ok(None) };
         let mut buf = AlignedBuf::new(1);
         let piece = &self.pieces[index / PIECE_PAGES];
         let place = u32::try_from(index % PIECE_PAGES).expect("a piece is small");
-        self.store.read_run_page(piece, place, PAGES, buf.page_mut(0), PURPOSE)?;
+        self.of.store.read_run_page(piece, place, PAGES, buf.page_mut(0), PURPOSE)?;
         let found = self.view(index, buf.page(0))?.find(key);
         Ok(found.map(|value| link_of(value).map(OwnedValue::from)))
     }
@@ -110,7 +152,7 @@ impl Run {
     fn view<'a>(&self, index: usize, page: &'a [u8; PAGE_BYTES]) -> Result<PageView<'a>> {
         let piece = &self.pieces[index / PIECE_PAGES];
         let number = piece.page(u32::try_from(index % PIECE_PAGES).expect("a piece is small"));
-        PageView::parse(page).map_err(|damage| damage.at(self.store.path(), number))
+        PageView::parse(page).map_err(|damage| damage.at(self.of.store.path(), number))
     }
 
     /// Shows links from one bound to another until `show` returns false. Backward, `from` is the
@@ -136,7 +178,7 @@ impl Run {
                 (self.pieces[index / PIECE_PAGES], u32::try_from(index % PIECE_PAGES).unwrap_or(0))
             };
             let pages: Vec<_> = some.clone().map(of_piece).collect();
-            self.store.read_run_pages(&pages, PAGES, &mut buf, PURPOSE)?;
+            self.of.store.read_run_pages(&pages, PAGES, &mut buf, PURPOSE)?;
             for step in 0..count {
                 let place = if forward { step } else { count - 1 - step };
                 let view = self.view(some.start + place, buf.page(place))?;
@@ -157,7 +199,6 @@ impl Run {
 #[derive(Debug)]
 pub(crate) struct RunWriter {
     run: Run,
-    hashes: Vec<u64>,
     /// Filled pages of the piece that is not written yet, and the one that is being filled.
     buf: AlignedBuf,
     filled: usize,
@@ -165,11 +206,13 @@ pub(crate) struct RunWriter {
 }
 
 impl RunWriter {
-    pub(crate) fn new(store: Arc<Store>, age: Age) -> RunWriter {
-        let (pieces, fences, filter) = (Vec::new(), Vec::new(), Vec::new());
+    /// A run of at most `links` links.
+    pub(crate) fn new(of: Arc<Pages>, age: Age, links: u64) -> RunWriter {
+        let keys = usize::try_from(links).unwrap_or(usize::MAX);
+        let blocks = block_count(keys, FILTER_BITS).max(1) as usize;
+        let (pieces, fences, filter) = (Vec::new(), Vec::new(), vec![[0; BLOCK_BYTES]; blocks]);
         RunWriter {
-            run: Run { store, age, pieces, fences, filter },
-            hashes: Vec::new(),
+            run: Run { of, age, pieces, fences, filter, links: 0 },
             buf: AlignedBuf::new(PIECE_PAGES),
             filled: 0,
             is_open: false,
@@ -182,7 +225,9 @@ impl RunWriter {
     /// `Full`, `Poisoned` or `Io`.
     pub(crate) fn push(&mut self, key: &[u8], hash: u64, link: Option<ValueRef<'_>>) -> Result<()> {
         let value = link.unwrap_or(ABSENT);
-        self.hashes.push(hash);
+        let block = self.run.block_of(hash);
+        spinney_filter::insert(&mut self.run.filter[block], hash);
+        self.run.links += 1;
         if self.is_open {
             let page = self.buf.page_mut(self.filled);
             if PageEditor::edit(page).put(key, value) == Put::Done {
@@ -203,9 +248,9 @@ impl RunWriter {
     }
 
     fn write_piece(&mut self) -> Result<()> {
-        let store = &self.run.store;
+        let store = &self.run.of.store;
         let pages = u32::try_from(self.filled).expect("a piece is small");
-        let piece = store.allocate_run(pages)?;
+        let piece = self.run.of.take(pages)?;
         // Freed with the run, also when writing fails.
         self.run.pieces.push(piece);
         for index in 0..pages {
@@ -234,7 +279,6 @@ impl RunWriter {
             self.filled += 1;
             self.write_piece()?;
         }
-        self.run.filter = spinney_filter::build(&self.hashes, FILTER_BITS);
         Ok(self.run)
     }
 }

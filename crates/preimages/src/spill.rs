@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::MutexGuard;
 use spinney_base::shim::atomic::Ordering::SeqCst;
-use spinney_base::{Error, ErrorKind, Result};
+use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::OwnedValue;
 use spinney_sync::hash_key;
 
@@ -15,11 +16,15 @@ use crate::keep::PreImages;
 use crate::run::{Run, RunWriter};
 use crate::table::{Layer, Link, LinkMap, Table};
 
-/// Runs of one table that become one.
+/// Runs of one table from which on some become one.
 const RUNS_MAX: usize = 8;
 
-/// Links that a merge reads of one run at once.
-const MERGED_LINKS: usize = 1024;
+/// A run is merged with newer ones that are together at least a fourth as long. So each link is written
+/// a few times, however many runs there are.
+const LENGTHS_MAX: u64 = 4;
+
+/// Bytes that a merge reads of one run at once.
+const MERGED_BYTES: usize = 64 << 10;
 
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
@@ -34,20 +39,37 @@ impl PreImages {
             return Ok(false);
         }
         self.trim();
+        // Else another thread is about it.
+        let Some(alone) = self.spilling.try_lock() else { return Ok(false) };
         if self.is_over(2) {
-            return self.spill();
+            return self.spill(&alone);
         }
-        self.merge_runs()
+        self.merge_runs(&alone)
     }
 
-    /// Writes the largest map out if so much memory is taken that a writer should.
+    /// Writes the largest map out if so much memory is taken that a writer should. Past the bound it
+    /// waits for another thread that is about it, so that writers do not outrun the disk. The caller
+    /// has not announced a write.
     ///
     /// # Errors
     /// As [`PreImages::background`].
     #[inline]
     pub fn relieve(&self) -> Result<()> {
         if !self.is_empty() && self.is_over(3) {
-            self.spill()?;
+            self.spill_for_writer()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn spill_for_writer(&self) -> Result<()> {
+        let alone = match self.spilling.try_lock() {
+            Some(alone) => alone,
+            None if self.is_over(4) => self.spilling.lock(),
+            None => return Ok(()),
+        };
+        if self.is_over(3) {
+            self.spill(&alone)?;
         }
         Ok(())
     }
@@ -56,9 +78,7 @@ impl PreImages {
     ///
     /// # Errors
     /// As [`PreImages::background`].
-    pub(crate) fn spill(&self) -> Result<bool> {
-        // Another thread is about it.
-        let Some(_alone) = self.spilling.try_lock() else { return Ok(false) };
+    pub(crate) fn spill(&self, _alone: &MutexGuard<'_, ()>) -> Result<bool> {
         let maps = self.maps();
         let largest = maps.into_iter().max_by_key(|(_, map)| map.bytes());
         // Marks take what there is: only write-back makes them less.
@@ -98,7 +118,7 @@ impl PreImages {
     }
 
     fn write_map(&self, map: &LinkMap) -> Result<Run> {
-        let mut writer = RunWriter::new(self.store.clone(), map.age);
+        let mut writer = RunWriter::new(self.pages.clone(), map.age, map.len());
         map.each(ALL, true, &mut |key, value| {
             writer.push(key, hash_key(self.context.keyspace, key), value)?;
             Ok(true)
@@ -124,20 +144,21 @@ impl PreImages {
         }
     }
 
-    /// Merges the oldest runs of a table that has many. Returns whether there was one.
-    fn merge_runs(&self) -> Result<bool> {
-        let Some(_alone) = self.spilling.try_lock() else { return Ok(false) };
+    /// Merges the newest runs of a table that has many: as many as are not much longer than all that are
+    /// newer together. Returns whether there was one.
+    fn merge_runs(&self, _alone: &MutexGuard<'_, ()>) -> Result<bool> {
         let tables = self.tables.load_full();
         for table in tables.iter() {
             let parts = table.parts.load_full();
             let is_run = |layer: &&Layer| matches!(layer, Layer::Run(_));
             let layers: Vec<Layer> = parts.layers.iter().take_while(is_run).cloned().collect();
-            if layers.len() < RUNS_MAX {
+            let layers = &layers[first_merged(&layers)..];
+            if layers.len() < 2 {
                 continue;
             }
-            return match self.merge(&layers) {
+            return match self.merge(layers) {
                 Ok(run) => {
-                    self.replace(table, &layers, Layer::Run(Arc::new(run)));
+                    self.replace(table, layers, Layer::Run(Arc::new(run)));
                     Ok(true)
                 }
                 Err(error) if error.is_full() => Ok(self.end_oldest(&error)),
@@ -150,7 +171,8 @@ impl PreImages {
     /// Merges layers, oldest first; of one key the oldest link wins.
     fn merge(&self, layers: &[Layer]) -> Result<Run> {
         let age = layers[0].age();
-        let mut writer = RunWriter::new(self.store.clone(), age);
+        let links = layers.iter().map(Layer::len).sum();
+        let mut writer = RunWriter::new(self.pages.clone(), age, links);
         let mut sources: Vec<Source<'_>> = layers.iter().map(Source::new).collect();
         loop {
             let mut least: Option<(usize, Vec<u8>)> = None;
@@ -175,6 +197,22 @@ impl PreImages {
     }
 }
 
+/// The first of the runs that are merged, oldest first; behind the last where there are few.
+fn first_merged(layers: &[Layer]) -> usize {
+    if layers.len() < RUNS_MAX {
+        return layers.len();
+    }
+    let mut newer = 0;
+    let mut first = layers.len();
+    for (index, layer) in layers.iter().enumerate().rev() {
+        if newer > 0 && layer.len() <= LENGTHS_MAX * newer {
+            first = index;
+        }
+        newer += layer.len();
+    }
+    first
+}
+
 /// A layer that is read from its beginning to its end, some links at a time.
 struct Source<'a> {
     layer: &'a Layer,
@@ -192,12 +230,13 @@ impl<'a> Source<'a> {
         if self.some.peek().is_none() && self.has_more {
             let last = self.last.take();
             let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let mut some = Vec::new();
+            let (mut some, mut bytes) = (Vec::new(), 0);
             self.layer.each((from, Bound::Unbounded), true, &mut |key, value| {
+                bytes += key.len() + value.map_or(0, ValueRef::len);
                 some.push((key.to_vec(), value.map(OwnedValue::from)));
-                Ok(some.len() < MERGED_LINKS)
+                Ok(bytes < MERGED_BYTES)
             })?;
-            self.has_more = some.len() == MERGED_LINKS;
+            self.has_more = bytes >= MERGED_BYTES;
             self.last = some.last().map(|(key, _)| key.clone());
             self.some = some.into_iter().peekable();
         }

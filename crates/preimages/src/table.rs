@@ -130,6 +130,14 @@ impl Layer {
         }
     }
 
+    /// Number of its links.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Layer::Map(map) => map.len(),
+            Layer::Run(run) => run.len(),
+        }
+    }
+
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Link>> {
         match self {
             Layer::Map(map) => Ok(map.get(key)),

@@ -1,17 +1,18 @@
 //! Transactions of many threads are strictly serializable, beside plain reads, writes and batches, over each engine and
-//! over keyspaces of both: the graph of what they read and wrote has no circle.
+//! over keyspaces of both, and so are snapshots: the graph of what they read and wrote has no circle.
 
-use spinney::{Db, Durability, EngineKind, Keyspace, Options};
+use spinney::{Db, Durability, EngineKind, Keyspace, Options, limits};
 use spinney_proving::serial::{graph, run};
 use spinney_proving::tier;
 
 fn serializable(engines: &[EngineKind]) {
     let (count, operations) = if tier::is_full() { (34, 100_000) } else { (3, 3000) };
-    let mut conflicts_of_all = 0;
+    let (mut conflicts_of_all, mut resolved) = (0, 0);
     for seed in tier::seeds(count) {
         let announce = tier::Announce(seed);
         let directory = tempfile::tempdir().unwrap();
-        let options = Options::default().memory(8 << 20).durability(Durability::Buffered);
+        let options =
+            Options::default().memory(limits::MEMORY_BYTES_MIN).durability(Durability::Buffered);
         let db = Db::open(directory.path(), options).unwrap();
         let keyspaces: Vec<Keyspace> = (engines.iter().enumerate())
             .map(|(number, engine)| db.keyspace(&number.to_string(), *engine).unwrap())
@@ -29,10 +30,17 @@ fn serializable(engines: &[EngineKind]) {
         );
         assert!(stats.guards == 0 && stats.committed > stats.begun / 4, "{stats:?}");
         conflicts_of_all += outcome.conflicts;
-        println!("seed {seed}: {} records, {stats:?}", outcome.records.len());
+        let images: Vec<_> = keyspaces.iter().map(|one| one.stats().pre_images).collect();
+        assert!(outcome.snapshots > 0 && images.iter().all(|one| one.links + one.marks == 0));
+        assert_eq!(db.stats().transactions.snapshots, 0);
+        resolved += images.iter().map(|one| one.resolved).sum::<u64>();
+        let (records, snapshots) = (outcome.records.len(), outcome.snapshots);
+        println!("seed {seed}: {records} records, {snapshots} snapshots, {stats:?}, {images:?}");
         drop(announce);
     }
     assert!(conflicts_of_all > 0 || tier::is_replay(), "nobody met anybody");
+    let has_marks = engines.contains(&EngineKind::TreeLine);
+    assert!(resolved > 0 || !has_marks || tier::is_replay(), "no page was a pre-image");
 }
 
 #[test]

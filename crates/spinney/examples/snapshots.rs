@@ -1,30 +1,35 @@
-//! Reads a keyspace as it was at one moment, while others write to it. The engine `turtle` has
-//! snapshots.
+//! Reads two keyspaces as they were at one moment, while others write to them. Engines may differ.
 //!
 //! `cargo run --example snapshots`
 
-use spinney::{Db, EngineKind, Options, Result};
+use spinney::{Db, EngineKind, Options, Result, Snapshot};
 
 fn main() -> Result<()> {
     let db = Db::in_memory(Options::default())?;
-    let stock = db.keyspace("stock", EngineKind::Turtle)?;
+    let stock = db.keyspace("stock", EngineKind::TreeLine)?;
+    let sales = db.keyspace("sales", EngineKind::Turtle)?;
     for (fruit, count) in [("apples", 10_u32), ("cherries", 200), ("plums", 30)] {
         stock.insert(fruit, count.to_be_bytes())?;
     }
-    let sum = |records: spinney::Cursor| -> Result<u32> {
-        records
-            .map(|record| Ok(u32::from_be_bytes(record?.1.try_into().expect("four bytes"))))
-            .sum()
+    let sum = |snapshot: &Snapshot| -> Result<u32> {
+        let count = |record: Result<_>| {
+            let (_, value): (Vec<u8>, spinney::Value) = record?;
+            Ok(u32::from_be_bytes(value.try_into().expect("four bytes")))
+        };
+        snapshot.iter().map(count).sum()
     };
 
-    let monday = stock.snapshot()?;
+    let monday = db.snapshot()?;
     stock.remove("apples")?;
-    stock.insert("plums", 25_u32.to_be_bytes())?;
+    sales.insert("apples", 10_u32.to_be_bytes())?;
+    let tuesday = db.snapshot()?;
 
-    assert_eq!(sum(monday.iter())?, 240);
-    assert_eq!(sum(stock.iter())?, 225);
-    println!("{:?}", monday.stats());
-    // What only the snapshot needed is free once it is dropped.
-    drop(monday);
+    for (day, sold) in [(&monday, 0), (&tuesday, 10)] {
+        let (stock, sales) = (day.keyspace(&stock)?, day.keyspace(&sales)?);
+        assert_eq!((sum(&stock)?, sum(&sales)?), (240 - sold, sold));
+        println!("{} in stock, {} sold: {:?}", sum(&stock)?, sum(&sales)?, stock.stats());
+    }
+    // What only the snapshots needed is free once they are dropped.
+    drop((monday, tuesday));
     db.close()
 }

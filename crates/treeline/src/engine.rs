@@ -95,7 +95,8 @@ impl TreeLine {
     fn follow_memory(&self) {
         self.choose_forecasts();
         let known = self.workload.forecaster.bytes() + self.large.bytes();
-        self.pre_images.follow(self.context.memory.target());
+        let data = self.shape.index.counts().pages() * PAGE_BYTES as u64;
+        self.pre_images.follow(self.context.memory.target(), self.tuning.snapshot_bytes(data));
         let known = known + self.pre_images.memory_bytes();
         let rest = self.shape.lock_bytes() + known;
         self.memory.follow(&self.context, &self.tuning, self.shape.index.bytes(), rest);
@@ -373,6 +374,10 @@ impl Maintain for TreeLine {
 
     fn takes_wish(&self) -> bool {
         self.background.takes_wish()
+    }
+
+    fn end_oldest_snapshot(&self, cause: &Error) -> bool {
+        self.pre_images.run_pages() > 0 && self.pre_images.end_oldest(cause)
     }
 
     fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {

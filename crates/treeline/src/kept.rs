@@ -1,7 +1,7 @@
 //! Snapshots of a keyspace: what the engine does for its [pre-images](spinney_preimages).
 //!
 //! `apply` keeps what the record cache has of a key, or marks the key; a write-back or a reorganization
-//! brings home what the pages hold of marked keys before it replaces them; scans of a snapshot pass over
+//! resolves marks, that is, keeps what the pages hold of marked keys, before it replaces that; scans of a snapshot pass over
 //! dirty records of marked keys.
 //!
 //! **Invariant** (S11): a marked record is never staged, because what its page shows would change and
@@ -49,7 +49,7 @@ impl InPlace for TreeLine {
             if !self.is_still(key, hash, place, version) {
                 continue;
             }
-            // While the page is locked nobody brings the record home into it (S9).
+            // While the page is locked nobody writes the record into it (S9).
             if !holds() {
                 return Ok(None);
             }

@@ -2,12 +2,18 @@
 //! each technique gains. They may change while the keyspace is in use; pages that were laid out
 //! before stay as they are.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use spinney_base::{Error, Result};
+use spinney_base::{Error, Result, size};
 
 /// Largest number that `goal` and `epsilon` take: no page holds more records.
 const RECORDS_MAX: f32 = 400.0;
+
+/// Fewest bytes that `snapshot-bytes` takes.
+const SNAPSHOT_BYTES_MIN: u64 = 64 << 10;
+
+/// Fewest bytes of disk that replaced values may take by default.
+const SNAPSHOT_BYTES_AUTO_MIN: u64 = 16 << 20;
 
 /// The options of one keyspace. Thread-safe.
 #[derive(Debug)]
@@ -25,6 +31,8 @@ pub(crate) struct Tuning {
     goal: AtomicU32,
     /// The same; an epsilon of 0 is not for choice.
     epsilon: AtomicU32,
+    /// 0 for what the engine chooses.
+    snapshot_bytes: AtomicU64,
 }
 
 /// Whether new records are staged.
@@ -52,6 +60,7 @@ enum Choice {
     OptimisticAdmission(bool),
     Goal(f32),
     Epsilon(f32),
+    SnapshotBytes(u64),
 }
 
 impl Default for Tuning {
@@ -68,6 +77,7 @@ impl Default for Tuning {
             optimistic_admission: AtomicBool::new(false),
             goal: AtomicU32::new(0),
             epsilon: AtomicU32::new(0),
+            snapshot_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -87,6 +97,7 @@ impl Default for Tuning {
 /// | `optimistic-admission` | on, off | off | a read brings all records of its page into the cache |
 /// | `goal` | auto, 1 to 400 | auto | records that a new page gets |
 /// | `epsilon` | auto, above 0 to 400 | auto | records that a segment's model may be off by |
+/// | `snapshot-bytes` | auto, a size from 64 KiB | auto | disk space that replaced values may take for snapshots; `auto`: as much as the keyspace's pages, 16 MiB at least |
 ///
 /// # Errors
 /// `InvalidArgument` for another name or a value out of range.
@@ -123,9 +134,15 @@ fn parse(name: &str, value: &str) -> Result<Choice> {
         "optimistic-admission" => switch().map(Choice::OptimisticAdmission),
         "goal" => number(1.0).map(Choice::Goal),
         "epsilon" => number(0.0).map(Choice::Epsilon),
+        "snapshot-bytes" if value == "auto" => Ok(Choice::SnapshotBytes(0)),
+        "snapshot-bytes" => match size::parse(value) {
+            Ok(bytes) if bytes >= SNAPSHOT_BYTES_MIN => Ok(Choice::SnapshotBytes(bytes)),
+            _ => refuse("auto or a size from 64 KiB").map(|(): ()| Choice::SnapshotBytes(0)),
+        },
         _ => Err(Error::invalid(format!(
             "treeline has no option {name:?}; there are page-grouping, record-cache, page-cache, \
-             page-filters, forecast, batch-writeout, steps, staging, optimistic-admission, goal and epsilon"
+             page-filters, forecast, batch-writeout, steps, staging, optimistic-admission, goal, epsilon and \
+             snapshot-bytes"
         ))),
     }
 }
@@ -145,6 +162,7 @@ impl Tuning {
             Choice::OptimisticAdmission(on) => self.optimistic_admission.store(on, Relaxed),
             Choice::Goal(records) => self.goal.store(records.to_bits(), Relaxed),
             Choice::Epsilon(records) => self.epsilon.store(records.to_bits(), Relaxed),
+            Choice::SnapshotBytes(bytes) => self.snapshot_bytes.store(bytes, Relaxed),
         }
         Ok(())
     }
@@ -197,6 +215,15 @@ impl Tuning {
     /// Records that a model may be off by, if that is not the engine's choice.
     pub(crate) fn epsilon(&self) -> Option<f32> {
         Some(f32::from_bits(self.epsilon.load(Relaxed))).filter(|epsilon| *epsilon > 0.0)
+    }
+
+    /// Most bytes of disk that replaced values may take for snapshots of a keyspace whose pages take
+    /// `data` bytes.
+    pub(crate) fn snapshot_bytes(&self, data: u64) -> u64 {
+        match self.snapshot_bytes.load(Relaxed) {
+            0 => data.max(SNAPSHOT_BYTES_AUTO_MIN),
+            bytes => bytes,
+        }
     }
 }
 

@@ -137,9 +137,10 @@ impl TreeLine {
         self.shape
             .index
             .for_each(|_, segment| owned.extend(segment.extents().map(|(extent, _)| extent)));
+        let of_runs = self.pre_images.hold_run_pages();
         let others = self.shape.journal.freed_pages()
             + self.background.loading_pages.load(Ordering::Relaxed)
-            + self.pre_images.run_pages();
+            + *of_runs;
         self.shape.store.audit(owned, others)
     }
 }

@@ -1,8 +1,12 @@
-//! Random transactions of many threads, recorded.
+//! Random transactions and snapshots of many threads, recorded.
+//!
+//! A snapshot is a record that only reads, and that ended when it was taken: what it answers later counts
+//! as of then. Beside all that, records of other keys push those of the run out of caches, so that pages
+//! are what snapshots are read from.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use spinney::{Batch, Db, Durability, ErrorKind, Keyspace, Transaction};
+use spinney::{Batch, Db, DbSnapshot, Durability, ErrorKind, Keyspace, Snapshot, Transaction};
 use spinney_db::fuzzing;
 
 use super::graph::Record;
@@ -26,6 +30,17 @@ pub struct Outcome {
     pub records: Vec<Record>,
     /// Transactions that ended with a conflict.
     pub conflicts: u64,
+    /// Snapshots that were taken.
+    pub snapshots: u64,
+}
+
+/// Most snapshots that a thread keeps at once.
+const KEPT_MAX: usize = 2;
+
+/// A snapshot that is kept, and what it has answered.
+struct Kept {
+    snapshot: DbSnapshot,
+    record: Record,
 }
 
 struct Ground<'a> {
@@ -195,6 +210,74 @@ impl Ground<'_> {
         outcome.records.push(record);
     }
 
+    /// Takes a snapshot, reads from one that is kept, or lets one go.
+    fn snapshot(&self, kept: &mut Vec<Kept>, random: &mut Random, outcome: &mut Outcome) {
+        if kept.is_empty() || (kept.len() < KEPT_MAX && random.one_in(3)) {
+            let mut record = self.record();
+            let snapshot = self.db.snapshot().expect("it is open");
+            record.ended = self.tick();
+            kept.push(Kept { snapshot, record });
+        }
+        let which = random.below(kept.len());
+        self.look(&mut kept[which], random);
+        if random.one_in(4) {
+            let mut last = kept.swap_remove(which);
+            self.look(&mut last, random);
+            outcome.snapshots += 1;
+            outcome.records.push(last.record);
+        }
+    }
+
+    /// Reads some keys of a snapshot, or a range from either end.
+    fn look(&self, kept: &mut Kept, random: &mut Random) {
+        let part = |keyspace: &Keyspace| -> Snapshot {
+            kept.snapshot.keyspace(keyspace).expect("it covers all")
+        };
+        let mut seen: Vec<(usize, Option<u64>)> = Vec::new();
+        if random.one_in(2) {
+            for _ in 0..1 + random.below(4) {
+                let key = random.below(self.keys);
+                let value = part(self.keyspace(key)).get(Self::name(key)).expect("it lives");
+                seen.push((key, value.as_deref().map(Self::writer)));
+            }
+        } else {
+            let first = random.below(self.keys);
+            let keyspace = self.keyspace(first);
+            let range = part(keyspace).range(Self::name(first)..Self::name(self.keys));
+            let found: Vec<_> =
+                if random.one_in(2) { range.collect() } else { range.rev().collect() };
+            let found: Vec<(usize, u64)> = found
+                .into_iter()
+                .map(|one| one.expect("it lives"))
+                .map(|(key, value)| {
+                    let key = u64::from_be_bytes(key[..].try_into().expect("it is a number"));
+                    (key as usize, Self::writer(&value))
+                })
+                .collect();
+            for key in (first..self.keys).filter(|key| std::ptr::eq(self.keyspace(*key), keyspace))
+            {
+                let writer = found.iter().find(|(it, _)| *it == key).map(|(_, writer)| *writer);
+                seen.push((key, writer));
+            }
+        }
+        for (key, writer) in seen {
+            match kept.record.reads.iter().find(|(it, _)| *it == key) {
+                Some((_, before)) => assert_eq!(*before, writer, "key {key} moved in a snapshot"),
+                None => kept.record.reads.push((key, writer)),
+            }
+        }
+    }
+
+    /// Writes records of other keys.
+    fn noise(&self, random: &mut Random) {
+        for keyspace in self.keyspaces {
+            for _ in 0..8 {
+                let key = [&[0xFF][..], &(random.below(4000) as u64).to_be_bytes()].concat();
+                keyspace.insert(key, [9; 400]).expect("there is room");
+            }
+        }
+    }
+
     fn read(&self, random: &mut Random, outcome: &mut Outcome) {
         let mut record = self.record();
         let key = random.below(self.keys);
@@ -205,7 +288,7 @@ impl Ground<'_> {
     }
 }
 
-/// Runs random transactions, batches and plain reads over keyspaces that are empty.
+/// Runs random transactions, snapshots, batches and plain reads over keyspaces that are empty.
 ///
 /// # Panics
 /// When one ends with an error that is no conflict.
@@ -220,13 +303,18 @@ pub fn run(db: &Db, keyspaces: &[Keyspace], work: &Work, seed: u64) -> Outcome {
                 scope.spawn(move || {
                     let mut random = Random::new(seed, 100 + thread as u64);
                     let mut outcome = Outcome::default();
+                    let mut kept = Vec::new();
                     for _ in 0..work.operations {
-                        match random.below(8) {
-                            0 => ground.batch(&mut random, &mut outcome),
-                            1 => ground.read(&mut random, &mut outcome),
+                        match random.below(16) {
+                            0..2 => ground.batch(&mut random, &mut outcome),
+                            2..4 => ground.read(&mut random, &mut outcome),
+                            4..6 => ground.snapshot(&mut kept, &mut random, &mut outcome),
+                            6 => ground.noise(&mut random),
                             _ => ground.transaction(&mut random, &mut outcome),
                         }
                     }
+                    outcome.snapshots += kept.len() as u64;
+                    outcome.records.extend(kept.into_iter().map(|kept| kept.record));
                     outcome
                 })
             })
@@ -235,6 +323,7 @@ pub fn run(db: &Db, keyspaces: &[Keyspace], work: &Work, seed: u64) -> Outcome {
             let one = thread.join().expect("it did not panic");
             all.records.extend(one.records);
             all.conflicts += one.conflicts;
+            all.snapshots += one.snapshots;
             all
         })
     })
