@@ -86,7 +86,7 @@ fn s07_marks_come_before_maps() {
         fill(&small);
         small.put(1, "a", "a1");
         let writer = thread(&small, |small| {
-            small.images.spill().unwrap();
+            small.spill();
             small.write_back();
         });
         (0..2).for_each(|_| is_first(&*snapshot));
@@ -146,7 +146,7 @@ fn s13_late_links_are_written_out() {
         let snapshot = small.begin(1);
         fill(&small);
         let writer = thread(&small, |small| announced(small, || small.put(1, "a", "a1")));
-        small.images.spill().unwrap();
+        small.spill();
         writer.join().unwrap();
         is_first(&*snapshot);
     });
@@ -161,7 +161,7 @@ fn s13_what_comes_home_late_is_written_out() {
         fill(&small);
         small.put(1, "a", "a1");
         let home = thread(&small, Small::write_back);
-        small.images.spill().unwrap();
+        small.spill();
         home.join().unwrap();
         is_first(&*snapshot);
     });
@@ -184,7 +184,7 @@ fn s15_folds_beside_others() {
             drop(second);
             small.images.trim();
         });
-        let spills = thread(&small, |small| _ = small.images.spill().unwrap());
+        let spills = thread(&small, |small| _ = small.spill());
         is_first(&*snapshot);
         [home, folds, spills].into_iter().for_each(|thread| thread.join().unwrap());
         small.images.trim();
@@ -216,7 +216,7 @@ fn snapshots_do_not_move() {
         let background = thread(&small, |small| {
             small.write_back();
             small.evict();
-            small.images.spill().unwrap();
+            small.spill();
             small.admit("b");
             small.write_back();
         });

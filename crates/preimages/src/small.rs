@@ -195,6 +195,12 @@ impl Small {
         }
     }
 
+    /// Writes the largest map out. Returns whether there was one that pays.
+    pub(crate) fn spill(&self) -> bool {
+        let alone = self.images.spilling.lock();
+        self.images.spill(&alone).unwrap()
+    }
+
     fn cached(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         self.cache.lock().get(key).map(|record| record.value.clone())
     }

@@ -7,7 +7,7 @@ use spinney_base::{ErrorKind, ValueRef};
 use spinney_engine::{Direction, EngineSnapshot, OwnedValue};
 use spinney_io::sim::SimDisk;
 
-use crate::run::{Run, RunWriter};
+use crate::run::{Pages, Run, RunWriter};
 use crate::small::{self, Small, Step, get, hash, scan};
 use crate::table::Link;
 
@@ -32,7 +32,7 @@ fn fill(small: &Small, newest: u64, name: &str) {
 }
 
 fn spill(small: &Small) {
-    assert!(small.images.spill().unwrap(), "nothing was written out");
+    assert!(small.spill(), "nothing was written out");
 }
 
 /// S4: a batch that found number 1 links in table 1, also when there is a table 2: snapshot 2 has it.
@@ -352,12 +352,12 @@ fn s16_scans_say_that_it_ended() {
 fn s16_past_the_bound_of_runs_the_oldest_ends() {
     let small = Small::with(&["a"]);
     small.admit("a");
-    small.images.set_run_bytes_max(0);
+    small.images.follow(0, 0);
     let first = small.begin(1);
     small.put(1, "a", "a1");
     fill(&small, 1, "");
     let second = small.begin(2);
-    assert!(small.images.spill().unwrap());
+    assert!(small.spill());
     assert_eq!(try_get(&*first, "a"), Err(ErrorKind::SnapshotTooOld));
     assert_eq!(get(&*second, "a").unwrap(), "a1");
 }
@@ -377,24 +377,26 @@ fn link(number: usize) -> Link {
     }
 }
 
-/// A run of the links of these keys.
-fn run(disk: &SimDisk, numbers: impl Iterator<Item = usize>) -> Run {
-    let context = small::context(disk);
-    let mut writer = RunWriter::new(small::store(&context), (1, 0));
+/// A run of the links of these keys, and how many pages it has.
+fn run(disk: &SimDisk, numbers: impl ExactSizeIterator<Item = usize>) -> (Run, u64) {
+    let pages = Pages::of(small::store(&small::context(disk)));
+    let mut writer = RunWriter::new(pages.clone(), (1, 0), numbers.len() as u64);
     for number in numbers {
         let value = link(number);
         let key = key(number);
         writer.push(&key, hash(&key), value.as_ref().map(OwnedValue::as_value)).unwrap();
     }
-    writer.finish().unwrap()
+    let run = writer.finish().unwrap();
+    let count = *pages.hold();
+    (run, count)
 }
 
 #[test]
 fn runs_have_what_was_pushed() {
     const COUNT: usize = 12_000;
     // Even numbers only.
-    let run = run(&SimDisk::new(1), (0..COUNT).step_by(2));
-    assert!(run.pages() > 2 * 64, "{} pages", run.pages());
+    let (run, pages) = run(&SimDisk::new(1), (0..COUNT).step_by(2));
+    assert!(pages > 2 * 64, "{pages} pages");
     for number in 0..COUNT {
         let found = run.get(&key(number), hash(&key(number))).unwrap();
         assert_eq!(found, (number % 2 == 0).then(|| link(number)), "key {number}");
@@ -446,10 +448,10 @@ fn runs_have_what_was_pushed() {
 #[test]
 fn runs_at_their_limits() {
     let context = small::context(&SimDisk::new(1));
-    let store = small::store(&context);
-    let empty = RunWriter::new(store.clone(), (1, 0)).finish().unwrap();
-    assert_eq!((empty.pages(), empty.get(b"a", hash(b"a")).unwrap()), (0, None));
-    let mut writer = RunWriter::new(store, (1, 0));
+    let pages = Pages::of(small::store(&context));
+    let empty = RunWriter::new(pages.clone(), (1, 0), 0).finish().unwrap();
+    assert_eq!((*pages.hold(), empty.get(b"a", hash(b"a")).unwrap()), (0, None));
+    let mut writer = RunWriter::new(pages, (1, 0), 3);
     let keys: Vec<Vec<u8>> =
         (0..3_u8).map(|byte| vec![b'a' + byte; spinney_base::limits::KEY_BYTES_MAX]).collect();
     let value = vec![7; spinney_page::RECORD_BYTES_MAX - spinney_base::limits::KEY_BYTES_MAX];
@@ -483,7 +485,7 @@ fn runs_at_their_limits() {
 #[test]
 fn a_damaged_page_is_corruption() {
     let disk = SimDisk::new(1);
-    let run = run(&disk, 0..3000);
+    let (run, _) = run(&disk, 0..3000);
     let path = Path::new("/db/keyspace");
     // All pages behind the slots.
     let length = disk.contents(path).unwrap().len() as u64;

@@ -461,7 +461,7 @@ fn random_steps(seeds: std::ops::Range<u64>, run_bytes_max: u64) -> Happened {
     for seed in seeds {
         let (keys, bytes) = shapes[seed as usize % shapes.len()];
         let mut world = World::new(seed, keys, bytes);
-        world.tree.pre_images.set_run_bytes_max(run_bytes_max);
+        world.tree.pre_images.follow(0, run_bytes_max);
         let mut staged = 0;
         for _ in 0..3000 {
             world.step();
