@@ -30,8 +30,17 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use spinney_base::shim::atomic::{AtomicU64, Ordering, fence};
-use spinney_base::shim::{spin_hint, thread};
+#[cfg(feature = "loom")]
+use loom::{
+    sync::atomic::{AtomicU64, Ordering, fence},
+    thread,
+};
+use spinney_base::shim::spin_hint;
+#[cfg(not(feature = "loom"))]
+use spinney_base::shim::{
+    atomic::{AtomicU64, Ordering, fence},
+    thread,
+};
 use spinney_base::{KeyspaceId, Lsn};
 
 const STRIPES: usize = 1 << 16;
@@ -300,6 +309,13 @@ impl StripeGuards<'_> {
         stripes.for_each(Stripe::unlock_unchanged);
     }
 
+    /// Separates the locks of these stripes from looks at what other writers may have locked or
+    /// touched (T3). Of two writers that then look at each other, one at least sees the other.
+    #[inline]
+    pub fn before_looking_at_others(&self) {
+        fence(Ordering::SeqCst);
+    }
+
     /// Returns whether the stripe of a key is among these, and had this stamp when it was locked.
     #[must_use]
     pub fn locked_since(&self, hash: u64, stamp: Stamp) -> bool {
@@ -309,7 +325,7 @@ impl StripeGuards<'_> {
     }
 
     /// Returns whether the stripe of a key has this stamp still: locked by nobody, or by this writer
-    /// (T2). The caller has put a sequentially consistent fence behind its locks (T3).
+    /// (T2). The caller has called [`StripeGuards::before_looking_at_others`] (T3).
     #[must_use]
     pub fn is_still(&self, hash: u64, stamp: Stamp) -> bool {
         let word = self.table.stripe(hash).word.load(Ordering::Acquire);

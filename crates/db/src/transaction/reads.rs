@@ -17,7 +17,6 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, LazyLock};
 
 use spinney_base::limits::BATCH_BYTES_MAX;
-use spinney_base::shim::atomic::{Ordering, fence};
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_engine::{Chunk, Direction, Found, ScanRequest};
 use spinney_sync::{Moment, Stamp, StripeGuards, hash_key};
@@ -287,8 +286,7 @@ impl Reads {
     pub(super) fn write(&mut self, state: &State, writes: &[BatchWrite<'_>]) -> Result<Lsn> {
         for attempt in 1..=COMMITS_MAX {
             let written = state.write_all(writes, self.owner, |guards| {
-                // Between the locks and the first look at a stripe that others may hold (T3).
-                fence(Ordering::SeqCst);
+                guards.before_looking_at_others();
                 self.are_still(guards)
             })?;
             if let Some(lsn) = written {
