@@ -54,11 +54,13 @@ impl State {
         let (gated, in_place): (Vec<_>, Vec<_>) =
             keyspaces.into_iter().partition(|keyspace| keyspace.engine.has_gate());
         let mut parts = Parts::new();
-        for keyspace in &in_place {
+        let begun = in_place.iter().try_for_each(|keyspace| {
             parts.insert(keyspace.id, Arc::new(begin(keyspace, number)?));
-        }
-        let gates = self.close_gates(&gated);
-        // Also where it fails: no batch after this bears a lesser number than the tables there are.
+            Ok(())
+        });
+        let gates = begun.and_then(|()| self.close_gates(&gated));
+        // Also where it fails: no batch after this bears a lesser number than the tables there are. These
+        // may have taken in the tables of earlier snapshots when the parts have gone.
         self.moments.store(number);
         let gates = gates.inspect_err(|_| self.give_up(&taking))?;
         let viewed: Result<()> = gated.iter().zip(&gates).try_for_each(|(keyspace, gate)| {

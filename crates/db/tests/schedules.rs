@@ -379,6 +379,36 @@ fn p17_shared_syncs_cover_everybody() {
     });
 }
 
+/// S4: keyspaces that update in place have their tables before any batch finds the number: a batch over
+/// two of them is in a snapshot whole or not at all, and the snapshot does not move.
+#[test]
+fn s04_tables_come_before_the_number() {
+    check(400, || {
+        let (_disk, db, one) = fresh();
+        let options = KeyspaceOptions::default().engine(EngineKind::TreeLine);
+        let two = db.keyspace("two", options).unwrap();
+        one.insert("a", "1").unwrap();
+        two.insert("a", "1").unwrap();
+        let (writer, ones, twos) = (db.clone(), one.clone(), two.clone());
+        let thread = shuttle::thread::spawn(move || {
+            let mut batch = Batch::new();
+            batch.insert(&ones, "a", "2").insert(&twos, "a", "2");
+            writer.write(batch).unwrap();
+        });
+        let snapshot = db.snapshot().unwrap();
+        let seen = || {
+            [&one, &two].map(|keyspace| {
+                let part = snapshot.keyspace(keyspace).unwrap();
+                part.get("a").unwrap().unwrap().as_ref().to_vec()
+            })
+        };
+        let first = seen();
+        thread.join().unwrap();
+        assert_eq!(first[0], first[1], "half a batch");
+        assert_eq!(seen(), first, "it moved");
+    });
+}
+
 /// D4: reads, writes and scans beside repeated parking find what was acknowledged, and so does the
 /// next life.
 #[test]

@@ -54,6 +54,8 @@ mod overlay;
 mod run;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
+#[cfg(test)]
+mod small;
 mod snapshot;
 mod spill;
 mod table;

@@ -130,3 +130,8 @@ impl TreeLine {
         Ok(self.pre_images.background()? | self.write_back_marked()?)
     }
 }
+
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
