@@ -33,7 +33,7 @@ impl PreImages {
     /// memory is taken, merges runs where there are many. Returns whether it did something.
     ///
     /// # Errors
-    /// `Poisoned`, `Io` or `Corruption`. For want of room a snapshot ends.
+    /// `Poisoned`. Where a run cannot be written or read, snapshots end.
     pub fn background(&self) -> Result<bool> {
         if self.is_empty() {
             return Ok(false);
@@ -105,9 +105,25 @@ impl PreImages {
                 self.spilled.fetch_add(1, SeqCst);
                 Ok(true)
             }
-            Err(error) if error.is_full() => Ok(self.end_oldest(&error)),
-            Err(error) => Err(error),
+            Err(error) => self.end_after(error, &table),
         }
+    }
+
+    /// Ends snapshots because a run cannot be written or read: for want of room the oldest, else all that
+    /// need the table. Nothing else of the keyspace is at fault. Returns whether there were any.
+    ///
+    /// # Errors
+    /// `Poisoned`: nothing is written any more.
+    fn end_after(&self, error: Error, table: &Table) -> Result<bool> {
+        if error.is_poisoned() {
+            return Err(error);
+        }
+        if error.is_full() {
+            return Ok(self.end_oldest(&error));
+        }
+        self.lives.end(table.number, &error);
+        self.trim();
+        Ok(true)
     }
 
     /// Waits until nobody can add to a sealed map: a link that was appended before may not have been
@@ -161,8 +177,7 @@ impl PreImages {
                     self.replace(table, layers, Layer::Run(Arc::new(run)));
                     Ok(true)
                 }
-                Err(error) if error.is_full() => Ok(self.end_oldest(&error)),
-                Err(error) => Err(error),
+                Err(error) => self.end_after(error, table),
             };
         }
         Ok(false)
