@@ -71,7 +71,8 @@ impl State {
         drop(gates);
         viewed.inspect_err(|_| self.give_up(&taking))?;
         let since = self.runtime.now();
-        let live = taking.add(&self.moments, (number, since), covered, parts)?;
+        let live = taking.add(&self.moments, (number, since), covered, parts);
+        let live = live.inspect_err(|_| self.give_up(&taking))?;
         // Writers that loaded less may not have applied (S2).
         self.log.quiesce();
         Ok(live)
