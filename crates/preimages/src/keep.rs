@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use spinney_base::shim::{Mutex, MutexGuard, RwLock};
 use spinney_base::{Error, ErrorKind, ValueRef};
 use spinney_engine::{EngineContext, PreImageStats, SnapshotNumber, Store};
@@ -41,6 +44,8 @@ pub struct PreImages {
     pub(crate) pages: Arc<Pages>,
     /// Ascending by number.
     pub(crate) tables: ArcSwap<Vec<Arc<Table>>>,
+    /// How many tables there are, for those who ask often.
+    count: AtomicUsize,
     pub(crate) marks: Marks,
     pub(crate) lives: Lives,
     /// Held while lists of tables and parts are changed.
@@ -67,6 +72,7 @@ impl PreImages {
             context,
             pages: Pages::of(store),
             tables: ArcSwap::default(),
+            count: AtomicUsize::new(0),
             marks: Marks::default(),
             lives: Lives::default(),
             changing: Mutex::new(()),
@@ -207,7 +213,7 @@ impl PreImages {
         }
         let mut tables = Vec::clone(&self.tables.load());
         tables.push(Table::new(number));
-        self.tables.store(Arc::new(tables));
+        self.set_tables(tables);
     }
 
     /// Notes that a load with this number is about to come into the keyspace, which is empty: what
@@ -244,7 +250,7 @@ impl PreImages {
             }
             let is_folded = self.fold(&mut kept);
             if is_folded || !freed.is_empty() {
-                self.tables.store(Arc::new(kept));
+                self.set_tables(kept);
             }
             if least.is_none() {
                 // A write that began before may set one more. It goes when its key is written back.
@@ -352,9 +358,16 @@ impl PreImages {
     }
 
     /// Returns whether no snapshot needs anything here.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tables.load().is_empty()
+        self.count.load(Relaxed) == 0
+    }
+
+    /// Replaces the list of tables. The caller holds `changing`.
+    fn set_tables(&self, tables: Vec<Arc<Table>>) {
+        self.count.store(tables.len(), Relaxed);
+        self.tables.store(Arc::new(tables));
     }
 
     /// Whether maps take more than so many eighths of the bound. Their half is four.

@@ -196,15 +196,15 @@ impl Shard {
     }
 
     pub(super) fn get(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
-        self.look(id, key, out, true)
+        self.look::<true>(id, key, out)
     }
 
     pub(super) fn peek(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
-        self.look(id, key, out, false)
+        self.look::<false>(id, key, out)
     }
 
     #[inline]
-    fn look(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>, is_use: bool) -> Cached {
+    fn look<const IS_USE: bool>(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
         let start = out.len();
         loop {
             let version = self.latch.version();
@@ -220,7 +220,7 @@ impl Shard {
                 memory.read_value(word, header, out);
             }
             if self.latch.validate(version) {
-                if is_use && memory.bump_priority(bucket) && memory.is_before_hand(word) {
+                if IS_USE && memory.bump_priority(bucket) && memory.is_before_hand(word) {
                     self.worth.fetch_add(SOON as u64, Relaxed);
                 }
                 return match header {
