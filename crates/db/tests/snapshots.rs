@@ -81,7 +81,7 @@ fn stays_what_it_was(engine: EngineKind, seed: u64, keys: u64, bytes: usize) -> 
     let mut random = Random(seed);
     let mut model = Model::new();
     let mut kept: Vec<(Snapshot, Model)> = Vec::new();
-    for round in 0..4_000_u64 {
+    for round in 0..2_500_u64 {
         let key = random.below(keys).to_be_bytes();
         if random.below(5) == 0 {
             main.remove(key).unwrap();
@@ -130,7 +130,7 @@ fn snapshots_stay_what_they_were() {
         let sum = |number: fn(&PreImageStats) -> u64| all.iter().map(number).sum::<u64>();
         if engine == EngineKind::TreeLine {
             // What it is about has happened.
-            assert!(sum(|one| one.spills) > 3 && sum(|one| one.resolved) > 500, "{all:?}");
+            assert!(sum(|one| one.spills) > 1 && sum(|one| one.resolved) > 200, "{all:?}");
             assert_eq!(sum(|one| one.ended), 0);
         }
     }
@@ -324,7 +324,7 @@ fn s18_large_values_stay() {
 /// Writers beside readers of several snapshots: each snapshot answers the same for ever.
 #[test]
 fn snapshots_do_not_move_beside_writers() {
-    const KEYS: u64 = 5000;
+    const KEYS: u64 = 2000;
     for engine in EngineKind::ALL {
         let directory = tempfile::tempdir().unwrap();
         let db = Db::open(directory.path(), options()).unwrap();
@@ -352,13 +352,13 @@ fn snapshots_do_not_move_beside_writers() {
             }
             let _ends = Ends(&done);
             let mut random = Random(77);
-            for _ in 0..3 {
+            for _ in 0..2 {
                 let snapshot = main.snapshot().unwrap();
                 // The first reading is the model of the later ones.
                 let first = all(&snapshot);
                 let other = main.snapshot().unwrap();
                 let then = all(&other);
-                for _ in 0..3 {
+                for _ in 0..2 {
                     check(&snapshot, &first, &mut random, KEYS);
                     check(&other, &then, &mut random, KEYS);
                 }

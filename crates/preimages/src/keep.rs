@@ -50,8 +50,10 @@ pub struct PreImages {
     pub(crate) lives: Lives,
     /// Held while lists of tables and parts are changed.
     pub(crate) changing: Mutex<()>,
-    /// Held by one thread that writes runs.
+    /// Held by one thread that writes a map out.
     pub(crate) spilling: Mutex<()>,
+    /// Held by one thread that merges runs.
+    pub(crate) merging: Mutex<()>,
     /// Held shared while a link is made that no announced writer makes.
     pub(crate) linking: RwLock<()>,
     /// Most bytes of memory.
@@ -77,6 +79,7 @@ impl PreImages {
             lives: Lives::default(),
             changing: Mutex::new(()),
             spilling: Mutex::new(()),
+            merging: Mutex::new(()),
             linking: RwLock::new(()),
             bound: AtomicU64::new(BOUND_BYTES_MIN),
             run_bytes_max: AtomicU64::new(u64::MAX),

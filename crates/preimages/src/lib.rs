@@ -39,7 +39,7 @@
 //! neither helps, all snapshots of the keyspace end.
 //!
 //! **Concurrency.** Everything may be called from any thread. Writers of one key are ordered by its
-//! stripe. Locks, first to last: `spilling`, `changing`, `linking`, a shard of marks; they come after all
+//! stripe. Locks, first to last: `spilling`, `merging`, `changing`, `linking`, a shard of marks; they come after all
 //! locks of the engine. Nothing waits or does I/O under the last two.
 //!
 //! Read `table`, then `keep` (writers), `find` and `overlay` (readers), `spill` and `run`.

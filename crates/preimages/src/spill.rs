@@ -19,6 +19,9 @@ use crate::table::{Layer, Link, LinkMap, Table};
 /// Runs of one table from which on some become one.
 const RUNS_MAX: usize = 8;
 
+/// Runs of one table that are merged before a snapshot ends for want of disk.
+const SEVERAL: usize = 4;
+
 /// A run is merged with newer ones that are together at least a fourth as long. So each link is written
 /// a few times, however many runs there are.
 const LENGTHS_MAX: u64 = 4;
@@ -39,12 +42,11 @@ impl PreImages {
             return Ok(false);
         }
         self.trim();
+        // Both, or writers that fill maps all the time would leave no time to merge.
+        let merged = self.merge_runs()?;
         // Else another thread is about it.
-        let Some(alone) = self.spilling.try_lock() else { return Ok(false) };
-        if self.is_over(2) {
-            return self.spill(&alone);
-        }
-        self.merge_runs(&alone)
+        let Some(alone) = self.spilling.try_lock() else { return Ok(merged) };
+        Ok(self.is_over(2) && self.spill(&alone)? || merged)
     }
 
     /// Writes the largest map out if so much memory is taken that a writer should. Past the bound it
@@ -87,6 +89,10 @@ impl PreImages {
         };
         if self.run_pages() * PAGE_BYTES as u64 + map.bytes() > self.run_bytes_max.load(SeqCst) {
             let most = self.run_bytes_max.load(SeqCst);
+            // Keys that were linked again after each spill are in many runs, and in one of them then.
+            if self.merge_longest()? {
+                return Ok(true);
+            }
             let text = format!("what it keeps of replaced values exceeds {most} bytes of disk");
             return Ok(self.end_oldest(&Error::new(ErrorKind::Full, text)));
         }
@@ -162,25 +168,39 @@ impl PreImages {
 
     /// Merges the newest runs of a table that has many: as many as are not much longer than all that are
     /// newer together. Returns whether there was one.
-    fn merge_runs(&self, _alone: &MutexGuard<'_, ()>) -> Result<bool> {
+    fn merge_runs(&self) -> Result<bool> {
+        // Apart from spills: writers do not wait for it.
+        let Some(_alone) = self.merging.try_lock() else { return Ok(false) };
         let tables = self.tables.load_full();
         for table in tables.iter() {
-            let parts = table.parts.load_full();
-            let is_run = |layer: &&Layer| matches!(layer, Layer::Run(_));
-            let layers: Vec<Layer> = parts.layers.iter().take_while(is_run).cloned().collect();
+            let layers = runs_of(table);
             let layers = &layers[first_merged(&layers)..];
-            if layers.len() < 2 {
-                continue;
+            if layers.len() > 1 {
+                return self.merge_into_one(table, layers);
             }
-            return match self.merge(layers) {
-                Ok(run) => {
-                    self.replace(table, layers, Layer::Run(Arc::new(run)));
-                    Ok(true)
-                }
-                Err(error) => self.end_after(error, table),
-            };
         }
         Ok(false)
+    }
+
+    /// Merges all runs of the table that has the most, if they are several. Returns whether it did.
+    fn merge_longest(&self) -> Result<bool> {
+        let _alone = self.merging.lock();
+        let tables = self.tables.load_full();
+        let all = tables.iter().map(|table| (table, runs_of(table)));
+        match all.max_by_key(|(_, layers)| layers.len()) {
+            Some((table, layers)) if layers.len() >= SEVERAL => self.merge_into_one(table, &layers),
+            _ => Ok(false),
+        }
+    }
+
+    fn merge_into_one(&self, table: &Arc<Table>, layers: &[Layer]) -> Result<bool> {
+        match self.merge(layers) {
+            Ok(run) => {
+                self.replace(table, layers, Layer::Run(Arc::new(run)));
+                Ok(true)
+            }
+            Err(error) => self.end_after(error, table),
+        }
     }
 
     /// Merges layers, oldest first; of one key the oldest link wins.
@@ -210,6 +230,13 @@ impl PreImages {
             }
         }
     }
+}
+
+/// The oldest layers of a table that are runs.
+fn runs_of(table: &Table) -> Vec<Layer> {
+    let parts = table.parts.load_full();
+    let is_run = |layer: &&Layer| matches!(layer, Layer::Run(_));
+    parts.layers.iter().take_while(is_run).cloned().collect()
 }
 
 /// The first of the runs that are merged, oldest first; behind the last where there are few.
