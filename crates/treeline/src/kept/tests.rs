@@ -210,7 +210,7 @@ fn s11_marked_records_are_not_staged() {
         let wanted = value(u8::from(number % 2 == 0));
         assert_eq!(get(&*snapshot, &key(number)).unwrap(), wanted, "key {number}");
     }
-    assert_eq!(tree.pre_images.stats().marks, 0, "they were not brought home");
+    assert_eq!(tree.pre_images.stats().marks, 0, "their marks were not resolved");
     drop(snapshot);
     write_some(3, 0);
     let again = begin(&tree, 2);
