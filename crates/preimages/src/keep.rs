@@ -19,8 +19,8 @@ use crate::table::{Layer, LinkMap, Table};
 
 /// Fewest bytes of memory that pre-images may take, however little the keyspace has.
 const BOUND_BYTES_MIN: u64 = 64 << 10;
-/// Bytes beyond the bound at which snapshots end. A batch or a write-back may add some hundred KiB
-/// where nothing can be written out.
+/// Bytes beyond the bound at which snapshots end, or a quarter of the bound if that is more. A batch or a
+/// write-back may add some hundred KiB where nothing can be written out, and there is one in each thread.
 const BEYOND_BYTES_MAX: u64 = 1 << 20;
 
 /// What an engine's memory knows of a key before a put.
@@ -379,7 +379,8 @@ impl PreImages {
     }
 
     fn is_far_over(&self) -> bool {
-        self.link_bytes() + self.marks.bytes() > self.bound.load(SeqCst) + BEYOND_BYTES_MAX
+        let bound = self.bound.load(SeqCst);
+        self.link_bytes() + self.marks.bytes() > bound + BEYOND_BYTES_MAX.max(bound / 4)
     }
 
     #[cold]

@@ -33,8 +33,8 @@
 //!    looked at after the read.
 //! 5. Nothing here is durable or named by anything durable: pages of runs are free after a crash.
 //!
-//! **Memory.** Maps and marks have half of the bound each. From half of theirs on the background writes the
-//! largest map out as a run, from three quarters on writers do, and when it is full they wait for that. When
+//! **Memory.** Maps and marks have half of the bound each. From a quarter of theirs on the background
+//! writes the largest map out as a run, from half on writers do, and from three quarters on they wait for that. When
 //! the half of marks is full, writers write marked records back. Far past the bound, where
 //! neither helps, all snapshots of the keyspace end.
 //!

@@ -46,7 +46,7 @@ impl PreImages {
         let merged = self.merge_runs()?;
         // Else another thread is about it.
         let Some(alone) = self.spilling.try_lock() else { return Ok(merged) };
-        Ok(self.is_over(2) && self.spill(&alone)? || merged)
+        Ok(self.is_over(1) && self.spill(&alone)? || merged)
     }
 
     /// Writes the largest map out if so much memory is taken that a writer should. Past the bound it
@@ -57,7 +57,7 @@ impl PreImages {
     /// As [`PreImages::background`].
     #[inline]
     pub fn relieve(&self) -> Result<()> {
-        if !self.is_empty() && self.is_over(3) {
+        if !self.is_empty() && self.is_over(2) {
             self.spill_for_writer()?;
         }
         Ok(())
@@ -67,10 +67,10 @@ impl PreImages {
     fn spill_for_writer(&self) -> Result<()> {
         let alone = match self.spilling.try_lock() {
             Some(alone) => alone,
-            None if self.is_over(4) => self.spilling.lock(),
+            None if self.is_over(3) => self.spilling.lock(),
             None => return Ok(()),
         };
-        if self.is_over(3) {
+        if self.is_over(2) {
             self.spill(&alone)?;
         }
         Ok(())
@@ -232,11 +232,14 @@ impl PreImages {
     }
 }
 
-/// The oldest layers of a table that are runs.
+/// The most layers of a table that follow each other and are runs: a map of a folded table may lie
+/// between.
 fn runs_of(table: &Table) -> Vec<Layer> {
     let parts = table.parts.load_full();
-    let is_run = |layer: &&Layer| matches!(layer, Layer::Run(_));
-    parts.layers.iter().take_while(is_run).cloned().collect()
+    let is_run = |layer: &Layer| matches!(layer, Layer::Run(_));
+    let neighbours = parts.layers.chunk_by(|one, next| is_run(one) && is_run(next));
+    let runs = neighbours.filter(|layers| layers.iter().all(is_run));
+    runs.max_by_key(|layers| layers.len()).map_or_else(Vec::new, <[Layer]>::to_vec)
 }
 
 /// The first of the runs that are merged, oldest first; behind the last where there are few.
