@@ -58,7 +58,7 @@ fn s06_a_reader_passes_none_over() {
     });
 }
 
-/// S7: in each table the mark is looked up anew. A key is marked for table 1 after a reader looked at
+/// S7: in each table the mark is looked up again. A key is marked for table 1 after a reader looked at
 /// its mark, and linked in table 2 before the reader comes there.
 #[test]
 fn s07_marks_are_looked_up_anew() {

@@ -49,9 +49,9 @@ impl PreImages {
         Ok(self.is_over(1) && self.spill(&alone)? || merged)
     }
 
-    /// Writes the largest map out if so much memory is taken that a writer should. Past the bound it
-    /// waits for another thread that is about it, so that writers do not outrun the disk. The caller
-    /// has not announced a write.
+    /// Writes the largest map out if maps take half of theirs. From three quarters on it waits for
+    /// another thread that is about it, so that writers do not outrun the disk. The caller has not
+    /// announced a write and holds no lock of pages.
     ///
     /// # Errors
     /// As [`PreImages::background`].
@@ -83,7 +83,7 @@ impl PreImages {
     pub(crate) fn spill(&self, _alone: &MutexGuard<'_, ()>) -> Result<bool> {
         let maps = self.maps();
         let largest = maps.into_iter().max_by_key(|(_, map)| map.bytes());
-        // Marks take what there is: only write-back makes them less.
+        // A smaller one would fill no page.
         let Some((table, map)) = largest.filter(|(_, map)| map.bytes() > PAGE_BYTES as u64) else {
             return Ok(false);
         };

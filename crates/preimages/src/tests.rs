@@ -21,7 +21,7 @@ fn all(snapshot: &dyn EngineSnapshot) -> String {
     ours.collect::<Vec<_>>().join(" ")
 }
 
-/// Keeps so much of other keys, for the newest table of a batch with this number, that its map is
+/// Keeps values of other keys, for the newest table of a batch with this number, until its map is
 /// worth a run. All their values begin with `x`.
 fn fill(small: &Small, newest: u64, name: &str) {
     for number in 0..5 {

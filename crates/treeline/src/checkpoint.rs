@@ -68,8 +68,6 @@ impl TreeLine {
             let some = if progress.has_time { self.few_pages() } else { BATCH_PAGES };
             let (segments, next) = self.shape.index.due_segments(&lower, some, &mut looked);
             self.write_back_segments(&segments)?;
-            // Marks have become pre-images.
-            self.pre_images.relieve()?;
             from = next;
             #[expect(clippy::cast_precision_loss, reason = "an estimate")]
             progress.passed(looked as f64 / all.max(1) as f64);

@@ -120,6 +120,8 @@ impl TreeLine {
         if segments.is_empty() {
             return Ok(());
         }
+        // Marks become copies in memory, in each thread that writes back: here nothing is locked yet.
+        self.pre_images.relieve()?;
         let _inside = probe::enter("write-back");
         let _gate = self.shape.gate.read();
         let mut wanted = Vec::new();
