@@ -136,7 +136,7 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
     let mode = if assume_4k { CrashMode::Torn4K } else { CrashMode::Torn512 };
     let (mut disk, model) = match &plan.start {
         Some((disk, model)) => (disk.kill(), model.clone()),
-        None => prepare(product, &plan.config, seed, None),
+        None => prepare(product, &plan.config, seed, &["main"], None),
     };
     tier::choose_medium(&disk, seed);
     let mut run = Run { product, plan: &plan, tally, random, mode, watches: Vec::new() };
@@ -156,7 +156,7 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
     }
 }
 
-/// Makes a disk with a database that holds the keyspace `main` and, for a `fill`, a record for
+/// Makes a disk with a database that holds these keyspaces and, for a `fill`, in the keyspace `main` a record for
 /// every other of its keys.
 ///
 /// # Panics
@@ -166,6 +166,7 @@ pub fn prepare(
     product: &dyn Product,
     config: &Config,
     seed: u64,
+    keyspaces: &[&str],
     fill: Option<&Mix>,
 ) -> (SimDisk, Model) {
     let disk = SimDisk::new(seed);
@@ -179,7 +180,9 @@ pub fn prepare(
         runtime.step();
         effect(op, &model).apply(&mut model);
     };
-    carry_out(&Op::CreateKeyspace { name: "main".into(), logged: true });
+    for name in keyspaces {
+        carry_out(&Op::CreateKeyspace { name: (*name).into(), logged: true });
+    }
     if let Some(mix) = fill {
         let mut generator = Generator::new(seed, mix.clone());
         for n in (0..mix.keys).step_by(2) {

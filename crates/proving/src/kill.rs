@@ -1,5 +1,5 @@
 //! The kill test: a real process on the real disk is killed in the middle of its writes; what it
-//! acknowledged must be there, what it removed must not, no batch may be torn, and beyond the acknowledged only what
+//! acknowledged must be there, what it removed must not, no batch or transaction may be torn, and beyond the acknowledged only what
 //! was in flight. Beside its writes it changes the checkpoint distance, and takes snapshots, which it looks at itself.
 
 use std::collections::BTreeMap;

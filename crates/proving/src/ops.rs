@@ -178,6 +178,8 @@ pub struct Mix {
     pub rare_per_mille: usize,
     /// Whether empty keyspaces are sometimes loaded in bulk.
     pub bulk: bool,
+    /// Whether every second write is of several keys at once, instead of every fifth.
+    pub batches: bool,
     /// One write in this many is a removal.
     pub removes_one_in: usize,
     /// Most keyspaces alive at once.
@@ -209,6 +211,7 @@ impl Mix {
             buffered: true,
             rare_per_mille: 50,
             bulk: true,
+            batches: false,
             removes_one_in: 4,
             keyspaces_max: 6,
             unlogged: true,
@@ -358,6 +361,7 @@ impl Generator {
             return self.with_snapshots(keyspace);
         }
         match self.random.below(950) {
+            160..560 if self.mix.batches && self.random.one_in(2) => self.batch(model),
             0..120 => Op::Get { keyspace, key },
             120..140 => Op::Contains { keyspace, key },
             140..160 => {
@@ -368,11 +372,7 @@ impl Generator {
                 let write = self.any_write(model);
                 Op::Write { writes: vec![write], promise: self.promise() }
             }
-            560..660 => {
-                let count = self.random.within(1..12);
-                let writes = (0..count).map(|_| self.any_write(model)).collect();
-                Op::Write { writes, promise: self.promise() }
-            }
+            560..660 => self.batch(model),
             660..720 => {
                 let right = !self.random.one_in(3);
                 let current = model.get(&keyspace, &key).map(<[u8]>::to_vec);
@@ -404,6 +404,12 @@ impl Generator {
             840..850 => Op::Ends { keyspace },
             _ => self.step(),
         }
+    }
+
+    fn batch(&mut self, model: &Model) -> Op {
+        let count = self.random.within(1..12);
+        let writes = (0..count).map(|_| self.any_write(model)).collect();
+        Op::Write { writes, promise: self.promise() }
     }
 
     /// Mostly a little background work, sometimes as much as a quiet second sees.

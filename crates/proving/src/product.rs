@@ -1,4 +1,5 @@
-//! Spinney behind the door: a database whose keyspaces are all kept by one engine.
+//! Spinney behind the door: a database whose keyspaces are all kept by one engine ([`Spinney`]), or by each of them
+//! ([`EveryEngine`]).
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,8 +27,61 @@ use crate::watch::Watch;
 #[derive(Clone, Copy, Debug)]
 pub struct Spinney(pub EngineKind);
 
+/// Opens Spinney databases with keyspaces of every engine: which one keeps a keyspace follows from its name. All writes
+/// but those of every fourth first key are transactions.
+#[derive(Debug, Default)]
+pub struct EveryEngine {
+    /// How many transactions wrote into keyspaces of more than one engine.
+    pub mixed: Arc<AtomicU64>,
+}
+
+impl EveryEngine {
+    /// The engine that keeps the keyspace of this name.
+    fn engine(name: &str) -> EngineKind {
+        let sum: usize = name.bytes().map(usize::from).sum();
+        EngineKind::ALL[sum % EngineKind::ALL.len()]
+    }
+}
+
+/// Which engine keeps a keyspace, and which writes are transactions.
+enum Kept {
+    ByOne(EngineKind),
+    ByEach(Arc<AtomicU64>),
+}
+
+impl Kept {
+    fn engine(&self, name: &str) -> EngineKind {
+        match self {
+            Kept::ByOne(engine) => *engine,
+            Kept::ByEach(_) => EveryEngine::engine(name),
+        }
+    }
+
+    /// Whether these writes are a transaction, and whether it reads what it writes.
+    fn transacts(&self, writes: &[Write]) -> Option<bool> {
+        let first =
+            writes.first().map_or(0, |write| write.key.iter().map(|it| u32::from(*it)).sum());
+        // The same writes come as a transaction, whatever is tried.
+        let transacts = match self {
+            Kept::ByOne(_) => first % 3 == 1,
+            Kept::ByEach(_) => !first.is_multiple_of(4),
+        };
+        transacts.then_some(first % 2 == 1)
+    }
+
+    fn count(&self, writes: &[Write]) {
+        if let Kept::ByEach(mixed) = self {
+            let mut engines = writes.iter().map(|write| EveryEngine::engine(&write.keyspace));
+            let first = engines.next();
+            if engines.any(|engine| Some(engine) != first) {
+                mixed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 struct SpinneyDatabase {
-    engine: EngineKind,
+    kept: Kept,
     db: Db,
     disk: Arc<dyn Disk>,
     keyspaces: RwLock<HashMap<String, spinney::Keyspace>>,
@@ -67,16 +121,7 @@ impl Product for Spinney {
         runtime: Runtime,
         config: &Config,
     ) -> Result<Box<dyn Database>> {
-        let options = options(disk.clone(), runtime, config);
-        let db = Db::open(&config.path, options)?;
-        let keyspaces = RwLock::default();
-        let (engine, knobs) = (self.0, config.knobs);
-        let snapshots = AtomicU64::new(0);
-        let database = SpinneyDatabase { engine, db, disk, keyspaces, knobs, snapshots };
-        for info in database.db.keyspaces() {
-            database.create_keyspace(&info.name, info.logged)?;
-        }
-        Ok(Box::new(database))
+        open(Kept::ByOne(self.0), disk, runtime, config)
     }
 
     fn salvage(
@@ -86,11 +131,7 @@ impl Product for Spinney {
         config: &Config,
         to: &Path,
     ) -> Result<Option<bool>> {
-        let report = Db::salvage(&config.path, to, options(disk, runtime, config))?;
-        if !report.is_whole() {
-            eprintln!("{report:#?}");
-        }
-        Ok(Some(report.is_whole()))
+        salvage(disk, runtime, config, to)
     }
 
     fn knobs(&self, seed: u64) -> Knobs {
@@ -127,6 +168,64 @@ impl Spinney {
     fn row(&self) -> &'static Row {
         self.0.row()
     }
+}
+
+impl Product for EveryEngine {
+    fn open(
+        &self,
+        disk: Arc<dyn Disk>,
+        runtime: Runtime,
+        config: &Config,
+    ) -> Result<Box<dyn Database>> {
+        open(Kept::ByEach(self.mixed.clone()), disk, runtime, config)
+    }
+
+    fn salvage(
+        &self,
+        disk: Arc<dyn Disk>,
+        runtime: Runtime,
+        config: &Config,
+        to: &Path,
+    ) -> Result<Option<bool>> {
+        salvage(disk, runtime, config, to)
+    }
+
+    fn rewrites_pages(&self) -> bool {
+        EngineKind::ALL.into_iter().any(|kind| Spinney(kind).rewrites_pages())
+    }
+
+    fn takes_snapshots(&self) -> bool {
+        EngineKind::ALL.into_iter().all(|kind| Spinney(kind).takes_snapshots())
+    }
+}
+
+fn open(
+    kept: Kept,
+    disk: Arc<dyn Disk>,
+    runtime: Runtime,
+    config: &Config,
+) -> Result<Box<dyn Database>> {
+    let options = options(disk.clone(), runtime, config);
+    let db = Db::open(&config.path, options)?;
+    let (keyspaces, snapshots) = (RwLock::default(), AtomicU64::new(0));
+    let database = SpinneyDatabase { kept, db, disk, keyspaces, knobs: config.knobs, snapshots };
+    for info in database.db.keyspaces() {
+        database.create_keyspace(&info.name, info.logged)?;
+    }
+    Ok(Box::new(database))
+}
+
+fn salvage(
+    disk: Arc<dyn Disk>,
+    runtime: Runtime,
+    config: &Config,
+    to: &Path,
+) -> Result<Option<bool>> {
+    let report = Db::salvage(&config.path, to, options(disk, runtime, config))?;
+    if !report.is_whole() {
+        eprintln!("{report:#?}");
+    }
+    Ok(Some(report.is_whole()))
 }
 
 fn options(disk: Arc<dyn Disk>, runtime: Runtime, config: &Config) -> Options {
@@ -176,7 +275,7 @@ fn owned(item: Result<(Bytes, Value)>) -> Result<(Bytes, Bytes)> {
 
 impl Database for SpinneyDatabase {
     fn create_keyspace(&self, name: &str, logged: bool) -> Result<()> {
-        let mut options = KeyspaceOptions::default().engine(self.engine).logged(logged);
+        let mut options = KeyspaceOptions::default().engine(self.kept.engine(name)).logged(logged);
         for (name, value) in self.knobs {
             options = options.set(name, value)?;
         }
@@ -229,11 +328,10 @@ impl Database for SpinneyDatabase {
     }
 
     fn write(&self, writes: &[Write], promise: Promise) -> Result<()> {
-        // The same writes come as a transaction for a third of all first keys, whatever is tried.
-        let first =
-            writes.first().map_or(0, |write| write.key.iter().map(|it| u32::from(*it)).sum());
-        if first % 3 == 1 {
-            return self.transact(writes, promise, first % 2 == 1);
+        if let Some(reads) = self.kept.transacts(writes) {
+            self.transact(writes, promise, reads)?;
+            self.kept.count(writes);
+            return Ok(());
         }
         if let [write] = writes {
             let keyspace = self.keyspace(&write.keyspace)?;

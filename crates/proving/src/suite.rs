@@ -3,6 +3,7 @@
 //! The sizes of the quick tier are chosen so that one engine's suite takes well under two minutes
 //! on two cores.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock};
 
 use spinney_base::Runtime;
@@ -18,6 +19,7 @@ use crate::model::Model;
 use crate::ops::{Generator, KeyShape, Mix, Op, ValueLengths};
 use crate::outage;
 use crate::play::{self, Snapshots, agree_whole, effect, play};
+use crate::product::EveryEngine;
 use crate::threads::{self, Load};
 use crate::tier::{self, Random};
 
@@ -302,6 +304,7 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
         buffered: true,
         rare_per_mille: 60,
         bulk: true,
+        batches: false,
         removes_one_in: 4,
         keyspaces_max: 6,
         unlogged: true,
@@ -351,7 +354,7 @@ pub fn crash_large(product: &dyn Product) {
     let mut mix = crash_mix(9_000, 500..800);
     mix.memory_bytes = 1 << 20..1_300_000;
     mix.keyspaces_max = 2;
-    let start = crash::prepare(product, &config, 1, Some(&mix));
+    let start = crash::prepare(product, &config, 1, &["main"], Some(&mix));
     let bytes: usize =
         start.1.records("main").iter().map(|(key, value)| key.len() + value.len()).sum();
     assert!(bytes as u64 >= 10 * MEMORY_BYTES_MIN / 4, "{bytes} bytes are too few");
@@ -399,6 +402,33 @@ pub fn crash_large(product: &dyn Product) {
     ];
     check_states(&tally, &common.map(|state| (state, 1)), each);
     check_states(&tally, product.states()[1], each);
+}
+
+/// Crashes anywhere amid transactions over keyspaces of every engine: what was acknowledged is there, and each
+/// transaction is whole.
+///
+/// # Panics
+/// When a promise is broken, or too few transactions wrote into keyspaces of more than one engine.
+pub fn crash_amid_transactions() {
+    let product = EveryEngine::default();
+    let tally = Arc::new(Tally::default());
+    tier::for_each_seed(tier::count(6, 260), |seed| {
+        let mut random = Random::new(seed, 6);
+        let mut mix = crash_mix(*random.pick(&[30, 400, 3000]), 0..300);
+        (mix.snapshots, mix.batches, mix.keyspaces_max) = (true, true, 4);
+        mix.shape = *random.pick(&[KeyShape::Numbers, KeyShape::Paths, KeyShape::Wild]);
+        let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+        let start = crash::prepare(&product, &config, seed, &["main", "second"], None);
+        let plan = Plan { mix, config, operations: 400, lives: 3, captures: 4, start: Some(start) };
+        crash::run(&product, &plan, &tally, seed);
+    });
+    let mixed = product.mixed.load(Relaxed);
+    println!("{mixed} transactions over two engines; crashes by state: {:#?}", tally.counts());
+    if !tier::is_replay() {
+        let crashes = if tier::is_full() { 10_000 } else { 100 };
+        assert!(tally.count(crash::ALL) >= crashes, "too few crashes");
+        assert!(mixed >= crashes, "only {mixed} transactions over two engines");
+    }
 }
 
 /// Checks that crashes struck in each of these states often enough.
@@ -485,7 +515,7 @@ fn fault_start(product: &dyn Product, small_leaves: bool) -> fault::Start {
     mix.unlogged = false;
     // What goes wrong in a copy is looked at elsewhere, call by call.
     mix.backup = false;
-    let (disk, model) = crash::prepare(product, &config, 2, Some(&mix));
+    let (disk, model) = crash::prepare(product, &config, 2, &["main"], Some(&mix));
     fault::Start { disk, model, mix, config }
 }
 

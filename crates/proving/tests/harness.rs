@@ -37,6 +37,7 @@ fn plan() -> Plan {
             buffered: true,
             rare_per_mille: 150,
             bulk: true,
+            batches: false,
             removes_one_in: 4,
             keyspaces_max: 6,
             unlogged: true,

@@ -2,15 +2,18 @@
 //! and else with `Buffered`, and report every acknowledgement on standard output.
 //!
 //! Arguments: directory, first number, seed. A thread writes the same number under the same key
-//! into a keyspace of each engine in one batch, or removes the key from all, then prints
-//! `thread slot number`. Now and then it changes the checkpoint distance, or keeps a snapshot of the
+//! into a keyspace of each engine at once, or removes the key from all, then prints
+//! `thread slot number`. Every second number is a transaction, which reads a slot of another thread first; the
+//! others are batches. Now and then it changes the checkpoint distance, or keeps a snapshot of the
 //! database through a few batches. It never ends by itself.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 
-use spinney::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Snapshot};
+use spinney::{
+    Batch, Db, Durability, Error, Keyspace, KeyspaceOptions, Snapshot, TransactionOptions,
+};
 use spinney_proving::kill::{self, CHANGED, KEYSPACES, LOOKED, SLOTS, THREADS};
 use spinney_proving::tier::Random;
 
@@ -49,8 +52,14 @@ fn main() {
                 let (mut known, mut kept) = (Known::new(), None);
                 for number in first.. {
                     let slot = random.below(SLOTS);
-                    let batch = batch(keyspaces, thread, slot, number);
-                    db.write_with(batch, durability).expect("a good disk");
+                    if number.is_multiple_of(2) {
+                        let other = (random.below(THREADS), random.below(SLOTS));
+                        let options = TransactionOptions::default().durability(durability);
+                        transact((db, keyspaces), options, (thread, slot, number), other);
+                    } else {
+                        let batch = batch(keyspaces, thread, slot, number);
+                        db.write_with(batch, durability).expect("a good disk");
+                    }
                     say(&format!("{thread} {slot} {number}"));
                     known.insert(slot, number);
                     disturb(keyspaces, &mut random);
@@ -79,6 +88,31 @@ fn batch(keyspaces: &[Keyspace], thread: usize, slot: usize, number: u64) -> Bat
         };
     }
     batch
+}
+
+/// Writes a number in a transaction that reads a slot of any thread: every keyspace holds the same there.
+fn transact(
+    (db, keyspaces): (&Db, &[Keyspace]),
+    options: TransactionOptions,
+    (thread, slot, number): (usize, usize, u64),
+    (other_thread, other_slot): (usize, usize),
+) {
+    let other = kill::key(other_thread, other_slot);
+    let body = |transaction: &mut spinney::Transaction| {
+        let found = keyspaces.iter().map(|keyspace| transaction.get(keyspace, &other));
+        let found = found.collect::<Result<Vec<_>, Error>>()?;
+        let is_whole = found.iter().all(|one| one.as_deref() == found[0].as_deref());
+        assert!(is_whole, "slot {other_slot} of thread {other_thread} is torn");
+        for keyspace in keyspaces {
+            let key = kill::key(thread, slot);
+            match kill::removes(number) {
+                true => transaction.remove(keyspace, key)?,
+                false => transaction.insert(keyspace, key, kill::value(number))?,
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    db.transact_with(options, body).expect("a good disk");
 }
 
 /// Changes the checkpoint distance where there is one, sometimes.
