@@ -136,23 +136,49 @@ impl Run {
         start..end.max(start)
     }
 
-    pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Link>> {
-        if !block_contains(&self.filter[self.block_of(hash)], hash) {
-            return Ok(None);
+    /// The one page that may have a key.
+    pub(crate) fn page_that_may_have(&self, key: &[u8], hash: u64) -> Option<usize> {
+        let may = block_contains(&self.filter[self.block_of(hash)], hash);
+        may.then(|| self.page_of(key)).flatten()
+    }
+
+    /// Reads pages side by side, and shows each with its number.
+    pub(crate) fn see_pages(
+        &self,
+        numbers: &[usize],
+        see: &mut dyn FnMut(usize, &PageView<'_>),
+    ) -> Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
         }
-        let Some(index) = self.page_of(key) else { return Ok(None) };
-        let mut buf = AlignedBuf::new(1);
-        let piece = &self.pieces[index / PIECE_PAGES];
+        let mut buf = AlignedBuf::new(numbers.len());
+        let pages: Vec<_> = numbers.iter().map(|number| self.place_of(*number)).collect();
+        self.of.store.read_run_pages(&pages, PAGES, &mut buf, PURPOSE)?;
+        for (place, number) in numbers.iter().enumerate() {
+            see(*number, &self.view(*number, buf.page(place))?);
+        }
+        Ok(())
+    }
+
+    /// The piece that a page lies in, and which of its pages it is.
+    fn place_of(&self, index: usize) -> (PageRun, u32) {
         let place = u32::try_from(index % PIECE_PAGES).expect("a piece is small");
-        self.of.store.read_run_page(piece, place, PAGES, buf.page_mut(0), PURPOSE)?;
+        (self.pieces[index / PIECE_PAGES], place)
+    }
+
+    pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Link>> {
+        let Some(index) = self.page_that_may_have(key, hash) else { return Ok(None) };
+        let mut buf = AlignedBuf::new(1);
+        let (piece, place) = self.place_of(index);
+        self.of.store.read_run_page(&piece, place, PAGES, buf.page_mut(0), PURPOSE)?;
         let found = self.view(index, buf.page(0))?.find(key);
         Ok(found.map(|value| link_of(value).map(OwnedValue::from)))
     }
 
     fn view<'a>(&self, index: usize, page: &'a [u8; PAGE_BYTES]) -> Result<PageView<'a>> {
-        let piece = &self.pieces[index / PIECE_PAGES];
-        let number = piece.page(u32::try_from(index % PIECE_PAGES).expect("a piece is small"));
-        PageView::parse(page).map_err(|damage| damage.at(self.of.store.path(), number))
+        let (piece, place) = self.place_of(index);
+        let path = self.of.store.path();
+        PageView::parse(page).map_err(|damage| damage.at(path, piece.page(place)))
     }
 
     /// Shows links from one bound to another until `show` returns false. Backward, `from` is the
@@ -174,10 +200,7 @@ impl Run {
                 if forward { left.start..left.start + count } else { left.end - count..left.end };
             left = if forward { some.end..left.end } else { left.start..some.start };
             let mut buf = AlignedBuf::new(count);
-            let of_piece = |index: usize| {
-                (self.pieces[index / PIECE_PAGES], u32::try_from(index % PIECE_PAGES).unwrap_or(0))
-            };
-            let pages: Vec<_> = some.clone().map(of_piece).collect();
+            let pages: Vec<_> = some.clone().map(|index| self.place_of(index)).collect();
             self.of.store.read_run_pages(&pages, PAGES, &mut buf, PURPOSE)?;
             for step in 0..count {
                 let place = if forward { step } else { count - 1 - step };

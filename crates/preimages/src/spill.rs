@@ -12,6 +12,7 @@ use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::OwnedValue;
 use spinney_sync::hash_key;
 
+use crate::again::linked_before;
 use crate::keep::PreImages;
 use crate::run::{Run, RunWriter};
 use crate::table::{Layer, Link, LinkMap, Table};
@@ -29,7 +30,15 @@ const LENGTHS_MAX: u64 = 4;
 /// Bytes that a merge reads of one run at once.
 const MERGED_BYTES: usize = 64 << 10;
 
-const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
+pub(crate) const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
+
+/// What became of a map.
+enum Written {
+    /// Its links are in this run, or all of them in older layers.
+    Run(Option<Run>),
+    /// Nothing: runs would take more than they may.
+    NoRoom,
+}
 
 impl PreImages {
     /// Does what the background is to do: frees what has ended, writes the largest map out when much
@@ -87,15 +96,6 @@ impl PreImages {
         let Some((table, map)) = largest.filter(|(_, map)| map.bytes() > PAGE_BYTES as u64) else {
             return Ok(false);
         };
-        if self.run_pages() * PAGE_BYTES as u64 + map.bytes() > self.run_bytes_max.load(SeqCst) {
-            let most = self.run_bytes_max.load(SeqCst);
-            // Keys that were linked again after each spill are in many runs, and in one of them then.
-            if self.merge_longest()? {
-                return Ok(true);
-            }
-            let text = format!("what it keeps of replaced values exceeds {most} bytes of disk");
-            return Ok(self.end_oldest(&Error::new(ErrorKind::Full, text)));
-        }
         {
             let _changing = self.changing.lock();
             if Arc::ptr_eq(&table.parts.load().map, &map) {
@@ -104,15 +104,26 @@ impl PreImages {
         }
         map.seal();
         self.wait_for_late_links();
-        match self.write_map(&map) {
-            Ok(run) => {
-                let written = Layer::Run(Arc::new(run));
+        match self.write_map(&table, &map) {
+            Ok(Written::Run(run)) => {
+                let written = run.map(|run| Layer::Run(Arc::new(run)));
                 self.replace(&table, &[Layer::Map(map)], written);
                 self.spilled.fetch_add(1, SeqCst);
                 Ok(true)
             }
+            // Tables that were folded may have links of one key in many runs.
+            Ok(Written::NoRoom) if self.merge_longest()? || self.has_room(map.bytes()) => Ok(true),
+            Ok(Written::NoRoom) => {
+                let most = self.run_bytes_max.load(SeqCst);
+                let text = format!("what it keeps of replaced values exceeds {most} bytes of disk");
+                Ok(self.end_oldest(&Error::new(ErrorKind::Full, text)))
+            }
             Err(error) => self.end_after(error, &table),
         }
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.run_pages() * PAGE_BYTES as u64 + bytes <= self.run_bytes_max.load(SeqCst)
     }
 
     /// Ends snapshots because a run cannot be written or read: for want of room the oldest, else all that
@@ -139,18 +150,43 @@ impl PreImages {
         drop(self.linking.write());
     }
 
-    fn write_map(&self, map: &LinkMap) -> Result<Run> {
-        let mut writer = RunWriter::new(self.pages.clone(), map.age, map.len());
+    /// Writes those links of a sealed map that no older layer has.
+    fn write_map(&self, table: &Table, map: &Arc<LinkMap>) -> Result<Written> {
+        let hash = |key: &[u8]| hash_key(self.context.keyspace, key);
+        let before = linked_before(map, &self.older(table, map), hash)?;
+        let links = before.iter().filter(|before| !**before).count() as u64;
+        if links == 0 {
+            return Ok(Written::Run(None));
+        }
+        if !self.has_room(map.bytes() / map.len() * links) {
+            return Ok(Written::NoRoom);
+        }
+        let mut writer = RunWriter::new(self.pages.clone(), map.age, links);
+        let mut before = before.into_iter();
         map.each(ALL, true, &mut |key, value| {
-            writer.push(key, hash_key(self.context.keyspace, key), value)?;
+            if before.next() == Some(false) {
+                writer.push(key, hash(key), value)?;
+            }
             Ok(true)
         })?;
-        writer.finish()
+        writer.finish().map(|run| Written::Run(Some(run)))
     }
 
-    /// Puts one layer in the place of neighbours, wherever they are now: their table may have been
+    /// The layers of a map's table that are older than the map, wherever that is now.
+    fn older(&self, table: &Table, map: &Arc<LinkMap>) -> Vec<Layer> {
+        let wanted = Layer::Map(map.clone());
+        for table in self.tables.load().iter().filter(|one| one.number >= table.number) {
+            let parts = table.parts.load();
+            if let Some(at) = parts.layers.iter().position(|layer| layer.is(&wanted)) {
+                return parts.layers[..at].to_vec();
+            }
+        }
+        Vec::new()
+    }
+
+    /// Puts one layer, or none, in the place of neighbours, wherever they are now: their table may have been
     /// folded into the next, or freed.
-    fn replace(&self, table: &Arc<Table>, before: &[Layer], after: Layer) {
+    fn replace(&self, table: &Arc<Table>, before: &[Layer], after: Option<Layer>) {
         let _changing = self.changing.lock();
         let tables = self.tables.load_full();
         for table in tables.iter().filter(|one| one.number >= table.number) {
@@ -160,7 +196,7 @@ impl PreImages {
             });
             if let Some(at) = at {
                 let place = at..at + before.len();
-                table.change_layers(|layers| _ = layers.splice(place, [after]));
+                table.change_layers(|layers| _ = layers.splice(place, after));
                 return;
             }
         }
@@ -196,7 +232,7 @@ impl PreImages {
     fn merge_into_one(&self, table: &Arc<Table>, layers: &[Layer]) -> Result<bool> {
         match self.merge(layers) {
             Ok(run) => {
-                self.replace(table, layers, Layer::Run(Arc::new(run)));
+                self.replace(table, layers, Some(Layer::Run(Arc::new(run))));
                 Ok(true)
             }
             Err(error) => self.end_after(error, table),

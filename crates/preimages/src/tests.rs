@@ -530,6 +530,39 @@ fn of_merged_runs_the_oldest_wins() {
     assert_eq!(small.images.run_pages(), 0);
 }
 
+/// Keys that are written again after each map was written out: their first links alone are on disk, in a run or
+/// in the table's older one, however often.
+#[test]
+fn what_was_linked_again_is_not_written_out() {
+    let small = Small::new();
+    let name = |number: usize| format!("k{number:04}");
+    (0..200).for_each(|number| small.put(0, &name(number), &name(number)));
+    let first = small.begin(1);
+    let mut second = None;
+    let mut links = Vec::new();
+    for round in 0..8 {
+        // In the sixth round the newest table is another.
+        if round == 6 {
+            second = Some(small.begin(2));
+        }
+        let newest = if round < 6 { 1 } else { 2 };
+        (0..200).for_each(|number| small.put(newest, &name(number), &format!("{round}")));
+        spill(&small);
+        let mut all = 0;
+        small.images.each_run(|run| all += run.len());
+        links.push(all);
+    }
+    assert_eq!(links, [200, 200, 200, 200, 200, 200, 400, 400]);
+    let wanted: Vec<String> = (0..200).map(name).collect();
+    assert_eq!(all(&*first), wanted.join(" "));
+    assert_eq!(all(second.as_deref().unwrap()), ["5"; 200].join(" "));
+    // Folded, the runs of both tables have the same keys, and the older ones count.
+    drop(second);
+    small.images.trim();
+    assert_eq!(small.images.tables.load().len(), 1);
+    assert_eq!(all(&*first), wanted.join(" "));
+}
+
 /// A range with more links than are gathered at once, in several sources, where the engine has nothing
 /// any more.
 #[test]
