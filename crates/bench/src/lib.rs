@@ -7,8 +7,10 @@
 //!
 //! Read [`plan`] first (what a run is), then [`dataset`] and [`value`] (keys and values),
 //! [`distribution`] (which key next), [`driver`] (what an engine must do), `worker` and [`runner`]
-//! (the threads), [`parent`] (processes, files), `table` and `conclusion` (what people read).
+//! (the threads), [`parent`] (processes, files), `table` and `conclusion` (what people read). [`append`]
+//! and [`snapshot`] are runs of their own, in one process.
 
+pub mod append;
 pub mod dataset;
 pub mod distribution;
 pub mod driver;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use spinney::{EngineKind, ErrorKind};
+use spinney_bench::append::work::Work;
+use spinney_bench::append::{self, AppendPlan};
 use spinney_bench::dataset::DatasetName;
 use spinney_bench::distribution::Distribution;
 use spinney_bench::driver::Driver;
@@ -51,6 +53,14 @@ pub(crate) enum BenchCommand {
     /// while it is read: each record must be what it was. Prints what the snapshot kept in memory and on
     /// disk, and how long it lasts to take one beside the writers. Exits with 1 when a record is wrong.
     Snapshot(SnapshotArguments),
+    /// Runs list-append transactions and writes their history for Elle
+    ///
+    /// Values are lists of numbers. Each transaction appends new numbers to some lists and reads
+    /// others, by random choice. The history has a line of EDN for the beginning and the end of each
+    /// transaction: Elle and other checkers decide from it whether the transactions were strictly
+    /// serializable. It stays in memory until the end. Prints how many transactions committed and
+    /// how many met a conflict.
+    Append(AppendArguments),
     /// Reruns a figure of the TreeLine paper at a size that fits this machine, with the paper's
     /// ratios beside ours
     #[command(subcommand)]
@@ -119,6 +129,64 @@ fn snapshots(arguments: SnapshotArguments) -> Result<Outcome, Failure> {
         is_right &= snapshot::run(&plan, &mut out)?;
     }
     Ok(if is_right { Outcome::Done } else { Outcome::Failed })
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AppendArguments {
+    /// File for the history
+    #[arg(long)]
+    history: PathBuf,
+    /// Engines: keys are spread over a keyspace of each, in one database [default: all of ours]
+    #[arg(long, value_delimiter = ',')]
+    engines: Vec<EngineKind>,
+    /// Threads that run transactions
+    #[arg(long, default_value_t = 8)]
+    threads: u64,
+    /// Number of transactions (500K, 16M); some more read the last lists at the end
+    #[arg(long, default_value = "10K", value_parser = sizes::size)]
+    transactions: u64,
+    /// Number of keys in use at a time
+    #[arg(long, default_value_t = 16)]
+    keys: u64,
+    /// Number of appends that a key takes before another takes its turn
+    #[arg(long, default_value_t = 64)]
+    appends: u64,
+    /// Most operations of a transaction
+    #[arg(long, default_value_t = 5)]
+    longest: u64,
+    /// Memory budget, at least 1MiB (85MiB)
+    #[arg(long, default_value = "32MiB", value_parser = sizes::size)]
+    memory: u64,
+    /// Existing directory for the database, which is removed at the end
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Seed of the random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs list-append transactions.
+fn append(arguments: AppendArguments) -> Result<Outcome, Failure> {
+    check_apart(&arguments.dir)?;
+    check_apart(&arguments.history)?;
+    let engines =
+        if arguments.engines.is_empty() { EngineKind::ALL.to_vec() } else { arguments.engines };
+    let plan = AppendPlan {
+        engines,
+        work: Work {
+            threads: arguments.threads,
+            transactions: arguments.transactions,
+            keys: arguments.keys,
+            appends: arguments.appends,
+            longest: arguments.longest,
+            seed: arguments.seed,
+        },
+        memory: arguments.memory,
+        history: arguments.history,
+        directory: arguments.dir,
+        interrupted: interrupt::is_set,
+    };
+    outcome(append::run(&plan, &mut stdout()).map(|()| true))
 }
 
 #[derive(Debug, Args)]
@@ -220,11 +288,26 @@ pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Fa
     interrupt::watch()?;
     let arguments = match arguments.command {
         BenchCommand::Ycsb(arguments) => arguments,
-        BenchCommand::Snapshot(arguments) => return snapshots(arguments),
+        BenchCommand::Snapshot(arguments) => {
+            return without(&knobs, "snapshot").and_then(|()| snapshots(arguments));
+        }
+        BenchCommand::Append(arguments) => {
+            return without(&knobs, "append").and_then(|()| append(arguments));
+        }
         BenchCommand::Paper(command) => return paper::run(command, &knobs),
     };
     let run = plan(arguments, knobs, &drivers())?;
     outcome(parent::run(&run, &mut stdout()))
+}
+
+/// Refuses options of engines for a benchmark that has none.
+fn without(knobs: &Knobs, bench: &str) -> Result<(), Failure> {
+    match knobs.keys().next() {
+        Some(engine) => {
+            Err(Failure::usage(format!("bench {bench} takes no options of engines (--{engine}.…)")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Turns the result of a benchmark into an outcome.

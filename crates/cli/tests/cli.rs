@@ -257,6 +257,10 @@ fn the_command_line_is_checked() {
         &["put", "db"],
         &["get", "db", "--hex", "zz"],
         &["scan", "db", "--prefix", "a", "--from", "b"],
+        &["bench", "append"],
+        &["bench", "append", "--history", "h.edn", "--engines", "oak"],
+        &["bench", "append", "--history", "h.edn", "--turtle.chi", "8"],
+        &["bench", "snapshot", "--turtle.chi", "8"],
         &["bench", "ycsb", "--engines", "oak"],
         &["bench", "ycsb", "--workloads", "g"],
         &["bench", "ycsb", "--records", "many"],
@@ -277,6 +281,34 @@ fn the_command_line_is_checked() {
         assert!(!told.contains("--features"), "{told}");
     }
     assert!(expect(0, &["--help"], b"").contains("Exit codes:\n  0    done"));
+}
+
+#[test]
+fn list_append_transactions_leave_their_history() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("history.edn");
+    let there = directory.path().to_str().unwrap();
+    let common = ["bench", "append", "--seed", "3", "--transactions", "200", "--dir", there];
+    for engines in [&["--engines", "turtle"][..], &[]] {
+        let history = ["--history", file.to_str().unwrap()];
+        let told = expect(0, &[&common[..], &history, engines].concat(), b"");
+        let words: Vec<&str> = told.split_whitespace().collect();
+        let (committed, conflicts): (usize, usize) =
+            (words[0].parse().unwrap(), words[3].parse().unwrap());
+        assert!(told.contains(" transactions committed, ") && told.contains(" 0 are of unknown"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let of_kind = |kind| text.lines().filter(|line| line.contains(kind)).count();
+        assert_eq!(of_kind(":type :invoke"), committed + conflicts);
+        assert_eq!(of_kind(":type :ok"), committed);
+        assert_eq!(of_kind(":type :fail"), conflicts);
+        assert!(committed + conflicts >= 200);
+        for (index, line) in text.lines().enumerate() {
+            assert!(line.starts_with(&format!("{{:index {index}, :time ")), "{line}");
+        }
+        assert!(text.contains("[:append 15 1]") && text.contains("[:r 0 ["), "{text}");
+    }
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "the history alone");
 }
 
 #[test]

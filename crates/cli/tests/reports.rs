@@ -576,6 +576,9 @@ fn e5_a_benchmark_checks_everything_first() {
         (&["ycsb", "--dir", no_such][..], "there is no such directory"),
         (&["paper", "8", "--dir", no_such], "there is no such directory"),
         (&["paper", "9", "--dir", no_such], "there is no such directory"),
+        (&["append", "--history", "h.edn", "--dir", no_such], "there is no such directory"),
+        (&["append", "--history", no_such, "--dir", there], "create"),
+        (&["append", "--history", no_such, "--dir", there, "--keys", "0"], "--keys 0 is not"),
         (&["ycsb", "--dir", there, "--treeline.colour", "green"], "colour"),
         (&["ycsb", "--dir", there, "--turtle.chi", "many"], "chi"),
         (&["ycsb", "--dir", there, "--treeline.poll-reads", "perhaps"], "poll-reads"),
@@ -605,9 +608,16 @@ fn e5_an_interrupted_benchmark_leaves_nothing() {
     let ycsb = [&common[..], &ycsb, &[rows.path().to_str().unwrap()]].concat();
     let figure = ["bench", "paper", "8", "--dir", there, "--records", "2K", "--seconds", "300"];
     let loads = ["bench", "paper", "9", "--dir", there, "--records", "3M", "--dataset", "uniform"];
-    for (arguments, of_group) in
-        [(&ycsb[..], false), (&ycsb[..], true), (&figure[..], false), (&loads[..], false)]
-    {
+    let history = tempfile::NamedTempFile::new().unwrap();
+    let append = ["bench", "append", "--dir", there, "--transactions", "1G", "--history"];
+    let append = [&append[..], &[history.path().to_str().unwrap()]].concat();
+    for (arguments, of_group) in [
+        (&ycsb[..], false),
+        (&ycsb[..], true),
+        (&figure[..], false),
+        (&loads[..], false),
+        (&append[..], false),
+    ] {
         rows.as_file().set_len(0).unwrap();
         let bench = start(arguments);
         let parent = pid(&bench);
@@ -628,6 +638,10 @@ fn e5_an_interrupted_benchmark_leaves_nothing() {
         assert_eq!(names(there), [] as [&str; 0], "{arguments:?}");
         for child in children {
             assert!(!Path::new(&format!("/proc/{child}")).exists(), "{child} runs");
+        }
+        if arguments == append {
+            let lines = std::fs::read_to_string(history.path()).unwrap();
+            assert!(lines.ends_with("]}\n"), "what was run is whole");
         }
         if arguments == ycsb {
             let table = String::from_utf8_lossy(&output.stdout);
@@ -813,8 +827,11 @@ fn e8_nothing_is_written_into_a_database() {
             let bench = ["bench", "ycsb", "--dir", there, "--workloads", "load", option, file];
             refused(2, &bench, b"", "inside the directory of a database");
         }
+        let bench = ["bench", "append", "--dir", there, "--history", file];
+        refused(2, &bench, b"", "inside the directory of a database");
     }
-    for bench in [&["ycsb"][..], &["paper", "8"], &["paper", "9"], &["paper", "10"]] {
+    let append = &["append", "--history", "h.edn"];
+    for bench in [&["ycsb"][..], append, &["paper", "8"], &["paper", "9"], &["paper", "10"]] {
         let bench = [&["bench"], bench, &["--dir", &db]].concat();
         refused(2, &bench, b"", "inside the directory of a database");
     }
