@@ -49,7 +49,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("spinney-bench", &["spinney", "base", "io"]),
     ("spinney-bench-peers", &["base", "bench"]),
     ("spinney-cli", &["spinney", "base", "bench", "bench-peers", "io"]),
-    ("spinney-proving", &["spinney", "base", "db", "engine", "extent", "io", "wal"]),
+    ("spinney-proving", &["spinney", "base", "bench", "db", "engine", "extent", "io", "wal"]),
 ];
 
 /// What tests may use beside that.

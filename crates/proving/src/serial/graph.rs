@@ -12,7 +12,8 @@
 //! moment had, either.
 //!
 //! Which version an absent key showed is not written in it. It counts only if by the times of begin
-//! and end just one version can have been it, so no circle is reported in error.
+//! and end just one version can have been it, so no circle is reported in error. If none can, the read
+//! is wrong.
 
 use std::collections::HashMap;
 
@@ -41,29 +42,81 @@ struct Version {
     is_value: bool,
 }
 
+/// The versions of a key.
+struct Versions {
+    /// In their order, from the absence before the first write.
+    order: Vec<Version>,
+    /// Writers of later versions whose order is unknown.
+    behind: Vec<usize>,
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Versions { order: vec![Version { by: None, is_value: false }], behind: Vec::new() }
+    }
+}
+
+/// Numbers of the records that wrote a key.
+#[derive(Clone, Debug, Default)]
+pub struct Order {
+    /// In the order of their versions.
+    pub writers: Vec<u64>,
+    /// Later than all of those, in an order that is unknown.
+    pub behind: Vec<u64>,
+}
+
 /// A circle, told edge by edge, or a value that nobody wrote.
 pub type Story = String;
 
-/// Checks a history.
+/// Checks a history whose versions are in the order of the log.
 ///
 /// # Errors
 /// The story of a circle, or of a read that no committed write explains.
 pub fn check(records: &[Record]) -> Result<(), Story> {
-    let by_id: HashMap<u64, usize> =
-        records.iter().enumerate().map(|(index, record)| (record.id, index)).collect();
-    let versions = versions(records);
+    check_versions(records, &versions(records))
+}
+
+/// Checks a history of keys that are never removed, whose versions are in a given order.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_order(records: &[Record], orders: &HashMap<usize, Order>) -> Result<(), Story> {
+    let by_id = by_id(records);
+    let of_key = |order: &Order| {
+        let writers = order.writers.iter().filter_map(|id| by_id.get(id));
+        let mut versions = Versions::default();
+        versions.order.extend(writers.map(|by| Version { by: Some(*by), is_value: true }));
+        versions.behind.extend(order.behind.iter().filter_map(|id| by_id.get(id)));
+        versions
+    };
+    let versions = orders.iter().map(|(key, order)| (*key, of_key(order))).collect();
+    check_versions(records, &versions)
+}
+
+/// Places of the records, by their numbers.
+fn by_id(records: &[Record]) -> HashMap<u64, usize> {
+    records.iter().enumerate().map(|(index, record)| (record.id, index)).collect()
+}
+
+fn check_versions(records: &[Record], versions: &HashMap<usize, Versions>) -> Result<(), Story> {
+    let by_id = by_id(records);
     let mut edges = Edges::of(records);
     for of_key in versions.values() {
-        for pair in of_key.windows(2) {
+        for pair in of_key.order.windows(2) {
             edges.add(pair[0].by, pair[1].by, "ww");
         }
+        for later in &of_key.behind {
+            edges.add(of_key.order.last().and_then(|last| last.by), Some(*later), "ww");
+        }
     }
+    let none = Versions::default();
     for (reader, record) in records.iter().enumerate() {
         for (key, seen) in &record.reads {
-            let none = [Version { by: None, is_value: false }];
-            let of_key = versions.get(key).map_or(&none[..], |it| it);
+            let Versions { order: of_key, behind } = versions.get(key).unwrap_or(&none);
             let place = match seen {
-                None => absence(records, of_key, record),
+                None => absence(records, of_key, record).map_err(|()| {
+                    format!("{record:?} read key {key} as absent, which it was not while it ran")
+                })?,
                 Some(id) => {
                     let writer = by_id.get(id);
                     let at = of_key.iter().position(|it| it.is_value && it.by == writer.copied());
@@ -77,8 +130,9 @@ pub fn check(records: &[Record]) -> Result<(), Story> {
             };
             let Some(place) = place else { continue };
             edges.add(of_key[place].by, Some(reader), "wr");
-            if let Some(next) = of_key.get(place + 1) {
-                edges.add(Some(reader), next.by, "rw");
+            match of_key.get(place + 1) {
+                Some(next) => edges.add(Some(reader), next.by, "rw"),
+                None => behind.iter().for_each(|next| edges.add(Some(reader), Some(*next), "rw")),
             }
         }
     }
@@ -86,23 +140,22 @@ pub fn check(records: &[Record]) -> Result<(), Story> {
 }
 
 /// The versions of each key, in the order of the log.
-fn versions(records: &[Record]) -> HashMap<usize, Vec<Version>> {
+fn versions(records: &[Record]) -> HashMap<usize, Versions> {
     let mut writers: Vec<usize> = (0..records.len()).filter(|it| records[*it].lsn > 0).collect();
     writers.sort_unstable_by_key(|index| records[*index].lsn);
-    let mut versions: HashMap<usize, Vec<Version>> = HashMap::new();
+    let mut versions: HashMap<usize, Versions> = HashMap::new();
     for index in writers {
         for (key, is_value) in &records[index].writes {
-            versions
-                .entry(*key)
-                .or_insert_with(|| vec![Version { by: None, is_value: false }])
-                .push(Version { by: Some(index), is_value: *is_value });
+            let of_key = versions.entry(*key).or_default();
+            of_key.order.push(Version { by: Some(index), is_value: *is_value });
         }
     }
     versions
 }
 
-/// The only version without a value that can have been there while a record ran, if it is one.
-fn absence(records: &[Record], versions: &[Version], reader: &Record) -> Option<usize> {
+/// The only version without a value that can have been there while a record ran; `None` if there
+/// are several. An error if there is none.
+fn absence(records: &[Record], versions: &[Version], reader: &Record) -> Result<Option<usize>, ()> {
     let began = |version: &Version| version.by.map_or(0, |by| records[by].began);
     let ended = |version: &Version| version.by.map_or(0, |by| records[by].ended);
     let can_be = |place: &usize| {
@@ -110,8 +163,8 @@ fn absence(records: &[Record], versions: &[Version], reader: &Record) -> Option<
         !versions[*place].is_value && began(&versions[*place]) < reader.ended && !is_over
     };
     let mut all = (0..versions.len()).filter(can_be);
-    let first = all.next()?;
-    all.next().is_none().then_some(first)
+    let first = all.next().ok_or(())?;
+    Ok(all.next().is_none().then_some(first))
 }
 
 /// Edges between nodes. Records come first; behind them is a node for each end of a record, in their
@@ -287,7 +340,8 @@ mod tests {
         let history = |reader| [first(), removal.clone(), put.clone(), reader];
         check(&history(absent(12, 13))).unwrap();
         check(&history(absent(12, 30))).unwrap();
-        check(&history(absent(22, 23))).expect("it can have been none, and is passed over");
+        let story = check(&history(absent(22, 23))).unwrap_err();
+        assert!(story.contains("as absent, which it was not"), "{story}");
         // Another key tells that it ran after the put.
         let other = Record { began: 22, ended: 23, ..record(5, 4, &[], &[1]) };
         let late = Record { began: 12, ended: 30, ..record(6, 0, &[(0, 0), (1, 5)], &[]) };
