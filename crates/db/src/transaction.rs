@@ -158,7 +158,7 @@ impl Transaction {
         self.inner.read(keyspace, key.as_ref(), &mut Vec::new())
     }
 
-    /// The values of many keys, in their order.
+    /// The values of many keys, in their order. They are read side by side where the engine can.
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -167,7 +167,8 @@ impl Transaction {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
-        keys.into_iter().map(|key| self.get(keyspace, key)).collect()
+        let keys: Vec<K> = keys.into_iter().collect();
+        self.inner.read_all(keyspace, &keys.iter().map(K::as_ref).collect::<Vec<_>>())
     }
 
     /// The records of a range, from either end, with the transaction's own writes.
@@ -383,6 +384,29 @@ impl Inner {
             return Ok(own.is_some());
         }
         reads.get(&self.handle.state, &keyspace.place, key, out)
+    }
+
+    /// Reads many keys; see [`Transaction::multi_get`].
+    fn read_all(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        self.check(keyspace)?;
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let mut reads = self.reads.lock();
+        let mut values = vec![None; keys.len()];
+        let mut others = Vec::new();
+        {
+            let writes = self.writes.lock();
+            for (place, key) in keys.iter().enumerate() {
+                match writes.get(keyspace.place.id, key) {
+                    Some(own) => values[place] = own.map(|own| Value::from(own.to_vec())),
+                    None => others.push(place),
+                }
+            }
+        }
+        let rest: Vec<&[u8]> = others.iter().map(|place| keys[*place]).collect();
+        reads.get_many(&self.handle.state, &keyspace.place, &rest, &mut |place, value| {
+            values[others[place]] = Some(Value::from(value));
+        })?;
+        Ok(values)
     }
 
     /// Passes while there is no conflict and the keyspace is of this database.

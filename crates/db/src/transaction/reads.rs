@@ -159,6 +159,44 @@ impl Reads {
         Ok(found != Found::Absent)
     }
 
+    /// Reads many keys, side by side where the engine can. Shows each value with the place of its key.
+    pub(super) fn get_many(
+        &mut self,
+        state: &State,
+        place: &Arc<Place>,
+        keys: &[&[u8]],
+        show: &mut dyn FnMut(usize, Vec<u8>),
+    ) -> Result<()> {
+        self.check_places(state)?;
+        self.note_place(state, place)?;
+        let hashed: Vec<_> = keys.iter().map(|key| (*key, hash_key(place.id, key))).collect();
+        let stamps: Vec<Stamp> =
+            hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).stamp()).collect();
+        let values = state.enter(place)?.engine.get_many(&hashed)?;
+        for (index, (value, stamp)) in values.into_iter().zip(stamps).enumerate() {
+            let (key, hash) = hashed[index];
+            let is_large = value.as_ref().is_some_and(|value| value.large);
+            // Not before: noting the key before this one may have moved the moment.
+            if is_large || !state.stripes.stripe(hash).validate(stamp) {
+                let mut out = Vec::new();
+                if self.get(state, place, key, &mut out)? {
+                    show(index, out);
+                }
+                continue;
+            }
+            self.check_places(state)?;
+            let bytes = value.map(|value| value.bytes);
+            let digest = bytes
+                .as_ref()
+                .map_or(digest(Found::Absent, &[]), |bytes| digest(Found::Inline, bytes));
+            self.note(state, place, key, hash, stamp, digest)?;
+            if let Some(bytes) = bytes {
+                show(index, bytes);
+            }
+        }
+        Ok(())
+    }
+
     /// Notes the load counter of a keyspace before it is first read.
     fn note_place(&mut self, state: &State, place: &Arc<Place>) -> Result<()> {
         if self.places.iter().any(|(known, _)| known.id == place.id) {

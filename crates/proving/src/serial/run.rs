@@ -91,7 +91,14 @@ impl Ground<'_> {
             return self.range(transaction, record, random);
         }
         let is_long = random.one_in(20);
-        let reads = if is_long { self.keys } else { 1 + random.below(4) };
+        let reads = match (is_long, random.one_in(2)) {
+            (true, true) => {
+                self.many(transaction, record)?;
+                0
+            }
+            (true, false) => self.keys,
+            (false, _) => 1 + random.below(4),
+        };
         let mut own: Vec<usize> = Vec::new();
         for number in 0..reads {
             let key = if is_long { number } else { random.below(self.keys) };
@@ -113,6 +120,17 @@ impl Ground<'_> {
             if !own.contains(&key) {
                 self.change(transaction, record, key, random)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Reads all keys, those of a keyspace at once.
+    fn many(&self, transaction: &Transaction, record: &mut Record) -> spinney::Result<()> {
+        for (number, keyspace) in self.keyspaces.iter().enumerate() {
+            let keys = (number..self.keys).step_by(self.keyspaces.len());
+            let values = transaction.multi_get(keyspace, keys.clone().map(Self::name))?;
+            let seen = values.iter().map(|value| value.as_deref().map(Self::writer));
+            record.reads.extend(keys.zip(seen));
         }
         Ok(())
     }
