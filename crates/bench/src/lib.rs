@@ -11,6 +11,7 @@
 //! and [`snapshot`] are runs of their own, in one process.
 
 pub mod append;
+pub mod conflicts;
 pub mod dataset;
 pub mod distribution;
 pub mod driver;

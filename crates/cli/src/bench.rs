@@ -14,6 +14,7 @@ use spinney_bench::parent::{self, Run};
 use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
 use spinney_bench::snapshot::{self, SnapshotPlan};
 
+use crate::conflicts::{self, ConflictsArguments};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::interrupt;
@@ -61,6 +62,15 @@ pub(crate) enum BenchCommand {
     /// serializable. It stays in memory until the end. Prints how many transactions committed and
     /// how many met a conflict.
     Append(AppendArguments),
+    /// Counts conflicts of transactions that touch nothing in common, and what snapshots and open
+    /// transactions cost puts
+    ///
+    /// Runs the cases one after the other, each in a database of its own: transactions on disjoint keys;
+    /// scans of 1,000 records beside writes outside of them, as a bounded range and as a limited one; the
+    /// head of a queue taken beside pushes; blind puts of cold keys with and without a snapshot; puts beside
+    /// and among ranges that 256 abandoned transactions have read. Prints a line of counts for each. Exits with
+    /// 1 when a transaction or a value is wrong.
+    Conflicts(ConflictsArguments),
     /// Reruns a figure of the TreeLine paper at a size that fits this machine, with the paper's
     /// ratios beside ours
     #[command(subcommand)]
@@ -293,6 +303,9 @@ pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Fa
         }
         BenchCommand::Append(arguments) => {
             return without(&knobs, "append").and_then(|()| append(arguments));
+        }
+        BenchCommand::Conflicts(arguments) => {
+            return without(&knobs, "conflicts").and_then(|()| conflicts::run(arguments));
         }
         BenchCommand::Paper(command) => return paper::run(command, &knobs),
     };

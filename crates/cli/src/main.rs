@@ -11,6 +11,7 @@
 mod args;
 mod bench;
 mod compact;
+mod conflicts;
 mod copies;
 mod database;
 mod directory;

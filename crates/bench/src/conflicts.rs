@@ -1,0 +1,292 @@
+//! Conflicts of transactions, counted: which are false, and what snapshots and open transactions cost
+//! those who only put.
+//!
+//! ```text
+//!  disjoint    each thread reads and writes keys of its own         every conflict is a false one
+//!  ranges      one thread scans, the others write beside its range  commits at the first try
+//!  queue       one thread takes the head, the others push           commits at the first try
+//!  cold        blind puts, with and without a snapshot              pages read per put
+//!  abandoned   puts, with and without 256 open transactions         puts a second
+//! ```
+//!
+//! Each case knows what its reads must find, so a case says also whether transactions were right. A case
+//! has a database of its own.
+
+mod abandoned;
+mod cold;
+mod disjoint;
+mod queue;
+mod ranges;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use spinney::{Db, Durability, EngineKind, ErrorKind, Keyspace, Options, TransactionStats};
+use spinney_base::runtime::SplitMix;
+use spinney_base::{Error, Result, Runtime};
+
+/// Bytes of a key.
+const KEY_BYTES: usize = 8;
+
+/// Records of a range that is scanned.
+const RANGE: u64 = 1000;
+
+/// Rest of a paced writer that is ahead of its rate.
+const REST: Duration = Duration::from_millis(1);
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct ConflictsPlan {
+    /// The engine.
+    pub engine: EngineKind,
+    /// Number of records, from 100,000.
+    pub records: u64,
+    /// Bytes of key and value, from 16.
+    pub record_size: usize,
+    /// Threads that run transactions or write.
+    pub threads: usize,
+    /// The memory budget in bytes. The puts of cold keys have a quarter of the records' bytes instead.
+    pub memory: u64,
+    /// Seconds of each case that is not counted by puts.
+    pub seconds: f64,
+    /// Writes a second of all threads together beside a range or the head of a queue.
+    pub writes_per_second: u64,
+    /// An existing directory for the files, which are removed at the end.
+    pub directory: PathBuf,
+    /// Seed of the random choices.
+    pub seed: u64,
+}
+
+impl ConflictsPlan {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming what is out of range.
+    pub fn check(&self) -> Result<()> {
+        let is_right = self.records >= 100_000
+            && (1..=1000).contains(&self.threads)
+            && self.record_size >= 2 * KEY_BYTES
+            && (0.0..=86_400.0).contains(&self.seconds)
+            && self.writes_per_second > 0;
+        if is_right {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "bench conflicts needs 100,000 records of 16 bytes, 1 to 1000 threads, 0 to 86400 seconds, and a \
+             write a second",
+        ))
+    }
+}
+
+/// A database with one keyspace, for one case.
+struct World<'a> {
+    plan: &'a ConflictsPlan,
+    db: Db,
+    main: Keyspace,
+    /// Tells threads that the case is over.
+    done: AtomicBool,
+    time: Runtime,
+}
+
+impl World<'_> {
+    fn value_bytes(&self) -> usize {
+        self.plan.record_size - KEY_BYTES
+    }
+
+    /// The value of a version of a record.
+    fn value(&self, key: u64, version: u64) -> Vec<u8> {
+        let mut value = vec![0; self.value_bytes()];
+        let mut random = SplitMix(key ^ (version << 40));
+        for word in value.chunks_mut(8) {
+            word.copy_from_slice(&random.next_u64().to_le_bytes()[..word.len()]);
+        }
+        value
+    }
+
+    /// Loads the first version of every record.
+    fn load(&self) -> Result<()> {
+        let records = (0..self.plan.records).map(|key| (key.to_be_bytes(), self.value(key, 0)));
+        self.main.bulk_load(records).map(drop)
+    }
+
+    fn random(&self, thread: u64) -> SplitMix {
+        SplitMix(self.plan.seed ^ (thread << 32))
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.load(SeqCst)
+    }
+
+    /// Calls `write` at a thread's share of the rate until the case is over, and counts the calls.
+    fn write_paced(
+        &self,
+        counter: &AtomicU64,
+        mut write: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let rate = float(self.plan.writes_per_second) / self.plan.threads as f64;
+        let (begun, mut written) = (self.time.now(), 0_u64);
+        while !self.is_done() {
+            let due = self.time.now().saturating_sub(begun).as_secs_f64() * rate;
+            if float(written) >= due {
+                self.time.sleep(REST);
+                continue;
+            }
+            write()?;
+            written += 1;
+            counter.fetch_add(1, SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Runs `worker` in every thread of the plan, and `observe` beside them. The case is over when that
+    /// ends, or when a worker fails.
+    fn beside<T>(
+        &self,
+        worker: impl Fn(u64) -> Result<()> + Sync,
+        observe: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.done.store(false, SeqCst);
+        std::thread::scope(|scope| {
+            let threads = 0..self.plan.threads as u64;
+            let worker = &worker;
+            let workers: Vec<_> = threads
+                .map(|thread| {
+                    scope.spawn(move || {
+                        worker(thread).inspect_err(|_| self.done.store(true, SeqCst))
+                    })
+                })
+                .collect();
+            let observed = observe();
+            self.done.store(true, SeqCst);
+            for worker in workers {
+                worker.join().expect("a worker did not panic")?;
+            }
+            observed
+        })
+    }
+
+    /// Waits until `seconds` are over, or a thread failed.
+    fn wait(&self, seconds: f64) {
+        let end = self.time.now() + Duration::from_secs_f64(seconds);
+        while self.time.now() < end && !self.is_done() {
+            self.time.sleep(end.saturating_sub(self.time.now()).min(10 * REST));
+        }
+    }
+}
+
+/// What was found, and whether transactions and values were right.
+struct Finding {
+    text: String,
+    is_right: bool,
+}
+
+/// A number for a ratio that is shown with a few digits.
+#[expect(clippy::cast_precision_loss, reason = "ratios are shown with a few digits")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// What was counted of transactions from one moment to another.
+fn counted(from: &TransactionStats, to: &TransactionStats) -> String {
+    let conflicts = |stats: &TransactionStats| {
+        [stats.conflicts_changed, stats.conflicts_busy, stats.conflicts_loaded]
+    };
+    let [before, after] = [conflicts(from), conflicts(to)];
+    let [changed, busy, loaded] = std::array::from_fn(|cause| after[cause] - before[cause]);
+    let begun = to.begun - from.begun;
+    let each = |count: u64| float(count) / float(begun.max(1));
+    format!(
+        "{begun} begun, {} committed, {} conflicts ({changed} changed, {busy} busy, {loaded} loaded), {:.2} in 10,000, {:.3} extensions each",
+        to.committed - from.committed,
+        changed + busy + loaded,
+        1e4 * each(changed + busy + loaded),
+        each(to.extensions - from.extensions),
+    )
+}
+
+/// Transactions that were to commit at the first try.
+#[derive(Default)]
+struct Tries {
+    transactions: u64,
+    first: u64,
+}
+
+impl Tries {
+    /// Runs a transaction until it commits, and counts whether the first try did.
+    fn run(&mut self, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+        self.transactions += 1;
+        let mut is_first = true;
+        loop {
+            match attempt() {
+                Ok(()) => {
+                    self.first += u64::from(is_first);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Conflict => is_first = false,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "{} of {} committed at the first try ({:.3} in 100)",
+            self.first,
+            self.transactions,
+            100.0 * float(self.first) / float(self.transactions.max(1)),
+        )
+    }
+}
+
+fn write_error(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, error.to_string())
+}
+
+type Case = fn(&World<'_>) -> Result<Finding>;
+
+/// The cases, with the memory of each.
+fn cases(plan: &ConflictsPlan) -> Vec<(&'static str, u64, Case)> {
+    let quarter = plan.records * plan.record_size as u64 / 4;
+    vec![
+        ("disjoint transactions, 30 reads and 5 writes each", plan.memory, disjoint::run),
+        ("scans of a bounded range of 1,000 records", plan.memory, ranges::bounded),
+        ("range(a..).limit(1000)", plan.memory, ranges::limited),
+        ("first_key_value, and the removal of that record", plan.memory, queue::run),
+        ("blind puts of cold keys", quarter, cold::run),
+        ("256 abandoned transactions beside the puts", plan.memory, abandoned::beside),
+        ("256 abandoned transactions among the puts", plan.memory, abandoned::among),
+    ]
+}
+
+/// Runs every case and prints what was counted. Returns whether all transactions and values were right.
+///
+/// # Errors
+/// Of the database, and of `out`.
+pub fn run(plan: &ConflictsPlan, out: &mut dyn Write) -> Result<bool> {
+    plan.check()?;
+    let mut is_right = true;
+    for (name, memory, case) in cases(plan) {
+        let finding = in_a_database(plan, memory, case)?;
+        let Finding { text, is_right: case_is_right } = finding;
+        let wrong = if case_is_right { "" } else { "WRONG: " };
+        writeln!(out, "{name}: {wrong}{text}").map_err(write_error)?;
+        out.flush().map_err(write_error)?;
+        is_right &= case_is_right;
+    }
+    Ok(is_right)
+}
+
+fn in_a_database(plan: &ConflictsPlan, memory: u64, case: Case) -> Result<Finding> {
+    let directory = plan.directory.join(format!("spinney-bench-conflicts-{}", std::process::id()));
+    let finding = {
+        let options = Options::default().memory(memory).durability(Durability::Buffered);
+        let db = Db::open(&directory, options)?;
+        let main = db.keyspace("main", plan.engine)?;
+        let (done, time) = (AtomicBool::new(false), Runtime::threads());
+        case(&World { plan, db, main, done, time })
+    };
+    let removed = std::fs::remove_dir_all(&directory).map_err(write_error);
+    finding.and_then(|finding| removed.map(|()| finding))
+}

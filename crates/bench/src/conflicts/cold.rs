@@ -1,0 +1,163 @@
+//! Blind puts of cold keys, with and without a snapshot: pages that are read for each put.
+//!
+//! Halves with and without a snapshot alternate in one database, each of the same number of puts, and each
+//! ends with a checkpoint, so reads that a write-back owes are counted with their puts. The snapshot is
+//! held over the whole half and read at its end.
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use spinney::{Snapshot, purposes};
+use spinney_base::Result;
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::size::display_bytes;
+
+use super::{Finding, World, float};
+
+/// Pairs of halves; the order of a pair turns round each time.
+const PAIRS: usize = 3;
+
+/// Records that are read from a snapshot at its end.
+const LOOKS: u64 = 200;
+
+/// What a half cost.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    puts: u64,
+    read: u64,
+    written: u64,
+    seconds: f64,
+}
+
+impl Cost {
+    fn add(&mut self, other: Cost) {
+        self.puts += other.puts;
+        self.read += other.read;
+        self.written += other.written;
+        self.seconds += other.seconds;
+    }
+
+    fn pages_read(&self) -> f64 {
+        float(self.read) / PAGE_BYTES as f64 / float(self.puts.max(1))
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "{:.4} pages read and {} written per put, {:.0} puts/s",
+            self.pages_read(),
+            display_bytes(self.written / self.puts.max(1)),
+            float(self.puts) / self.seconds.max(1e-9),
+        )
+    }
+}
+
+struct Puts<'a> {
+    world: &'a World<'a>,
+    /// Version of each record; only the thread of its key changes it.
+    versions: Vec<AtomicU32>,
+}
+
+fn index(key: u64) -> usize {
+    usize::try_from(key).expect("it fits in memory")
+}
+
+impl Puts<'_> {
+    /// Puts random keys of one thread.
+    fn put(&self, thread: u64, half: u64, puts: u64) -> Result<()> {
+        let world = self.world;
+        let threads = world.plan.threads as u64;
+        let mine = world.plan.records / threads;
+        let mut random = world.random(thread + (half << 16));
+        for _ in 0..puts {
+            let key = (random.next_u64() % mine) * threads + thread;
+            let version = &self.versions[index(key)];
+            let next = version.load(SeqCst) + 1;
+            world.main.insert(key.to_be_bytes(), world.value(key, next.into()))?;
+            version.store(next, SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Runs a half. Returns what it cost, and whether the snapshot, if there was one, was right.
+    fn half(&self, half: u64, puts: u64, with_snapshot: bool) -> Result<(Cost, bool)> {
+        let world = self.world;
+        let threads = world.plan.threads as u64;
+        let snapshot = with_snapshot.then(|| world.main.snapshot()).transpose()?;
+        let then: Vec<u32> = match snapshot {
+            Some(_) => self.versions.iter().map(|version| version.load(SeqCst)).collect(),
+            None => Vec::new(),
+        };
+        let (io, begun) = (world.db.stats().io, world.time.now());
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..threads)
+                .map(|thread| scope.spawn(move || self.put(thread, half, puts / threads)))
+                .collect();
+            writers
+                .into_iter()
+                .try_for_each(|writer| writer.join().expect("a writer did not panic"))
+        })?;
+        world.db.checkpoint()?;
+        let after = world.db.stats().io;
+        let mut cost = Cost {
+            puts: puts / threads * threads,
+            seconds: world.time.now().saturating_sub(begun).as_secs_f64(),
+            ..Cost::default()
+        };
+        for purpose in purposes() {
+            let [from, to] = [&io, &after].map(|io| io.by_purpose[purpose.index()]);
+            cost.read += to.read_bytes - from.read_bytes;
+            cost.written += to.write_bytes - from.write_bytes;
+        }
+        let is_right = match snapshot {
+            Some(snapshot) => self.is_as_then(&snapshot, &then, half)?,
+            None => true,
+        };
+        Ok((cost, is_right))
+    }
+
+    /// Whether records of a snapshot are what they were.
+    fn is_as_then(&self, snapshot: &Snapshot, then: &[u32], half: u64) -> Result<bool> {
+        let mut random = self.world.random((1 << 20) + half);
+        for _ in 0..LOOKS {
+            let key = random.next_u64() % self.world.plan.records;
+            let expected = self.world.value(key, then[index(key)].into());
+            if snapshot.get(key.to_be_bytes())?.is_none_or(|value| *value != *expected) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+pub(super) fn run(world: &World<'_>) -> Result<Finding> {
+    world.load()?;
+    let records = world.plan.records;
+    let puts = Puts { world, versions: (0..records).map(|_| AtomicU32::new(0)).collect() };
+    let each = records / 4;
+    // Caches fill, and the files take the shape that updates give them.
+    puts.half(0, records, false)?;
+    let (mut none, mut live, mut is_right) = (Cost::default(), Cost::default(), true);
+    let mut pairs = Vec::new();
+    for pair in 0..PAIRS {
+        let mut ratio = [0.0; 2];
+        for turn in 0..2 {
+            let with_snapshot = (pair + turn) % 2 == 1;
+            let number = (1 + 2 * pair + turn) as u64;
+            let (cost, was_right) = puts.half(number, each, with_snapshot)?;
+            is_right &= was_right;
+            ratio[usize::from(with_snapshot)] = cost.pages_read();
+            if with_snapshot { live.add(cost) } else { none.add(cost) }
+        }
+        pairs.push(format!("{:+.2} %", 100.0 * (ratio[1] / ratio[0].max(1e-9) - 1.0)));
+    }
+    let text = format!(
+        "with one live snapshot {:+.2} % pages read per put ({}); none: {}; one: {}; {} puts each, {} of records in {}",
+        100.0 * (live.pages_read() / none.pages_read().max(1e-9) - 1.0),
+        pairs.join(", "),
+        none.text(),
+        live.text(),
+        none.puts,
+        display_bytes(records * world.plan.record_size as u64),
+        display_bytes(world.db.stats().memory_bytes),
+    );
+    Ok(Finding { text, is_right })
+}
