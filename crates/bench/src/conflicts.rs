@@ -268,6 +268,9 @@ pub fn run(plan: &ConflictsPlan, out: &mut dyn Write) -> Result<bool> {
     plan.check()?;
     let mut is_right = true;
     for (name, memory, case) in cases(plan) {
+        if std::env::var("DEBUG_CASE").is_ok_and(|only| !name.contains(&only)) {
+            continue;
+        }
         let finding = in_a_database(plan, memory, case)?;
         let Finding { text, is_right: case_is_right } = finding;
         let wrong = if case_is_right { "" } else { "WRONG: " };

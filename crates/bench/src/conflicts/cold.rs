@@ -106,6 +106,41 @@ impl Puts<'_> {
             let [from, to] = [&io, &after].map(|io| io.by_purpose[purpose.index()]);
             cost.read += to.read_bytes - from.read_bytes;
             cost.written += to.write_bytes - from.write_bytes;
+            if std::env::var_os("DEBUG_COLD").is_some()
+                && (to.read_bytes > from.read_bytes || to.write_bytes > from.write_bytes)
+            {
+                eprintln!(
+                    "half {half} {with_snapshot} {}: read {} pages in {} calls, wrote {} pages in {} calls",
+                    purpose.name(),
+                    (to.read_bytes - from.read_bytes) / 4096,
+                    to.reads - from.reads,
+                    (to.write_bytes - from.write_bytes) / 4096,
+                    to.writes - from.writes
+                );
+            }
+        }
+        if std::env::var_os("DEBUG_COLD").is_some() {
+            let stats = world.main.stats();
+            eprintln!(
+                "{:?} written back {} pages {} records, fg {}, dirty {} cached {} cache {} pagecache {} seg {:?} reorg {} staged {} overflow {} pages {} hits {}",
+                stats.pre_images,
+                stats.pages_written_back,
+                stats.records_written_back,
+                stats.foreground_write_backs,
+                stats.records_dirty,
+                stats.records_cached,
+                stats.cache_bytes,
+                stats.page_cache_bytes,
+                stats.segments,
+                stats.reorganizations,
+                stats.staged_pages,
+                stats.overflow_pages,
+                stats.pages,
+                stats.page_cache_hits
+            );
+            if let Some(t) = stats.turtle {
+                eprintln!("{t:?}");
+            }
         }
         let is_right = match snapshot {
             Some(snapshot) => self.is_as_then(&snapshot, &then, half)?,
@@ -134,6 +169,9 @@ pub(super) fn run(world: &World<'_>) -> Result<Finding> {
     let puts = Puts { world, versions: (0..records).map(|_| AtomicU32::new(0)).collect() };
     let each = records / 4;
     // Caches fill, and the files take the shape that updates give them.
+    if std::env::var_os("DEBUG_COLD").is_some() {
+        eprintln!("loaded");
+    }
     puts.half(0, records, false)?;
     let (mut none, mut live, mut is_right) = (Cost::default(), Cost::default(), true);
     let mut pairs = Vec::new();
