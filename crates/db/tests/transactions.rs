@@ -485,6 +485,69 @@ fn t04_phantoms_are_conflicts_and_neighbours_are_none() {
     assert_eq!(db.stats().transactions.guards, 0);
 }
 
+/// What is written behind the last record of a limited range is outside of it, wherever that lies in a page
+/// and though it is the last of all.
+#[test]
+fn limited_ranges_end_with_the_last_record_that_they_give() {
+    let (_directory, db) = database();
+    let result = db.keyspace("result", EngineKind::TreeLine).unwrap();
+    for keyspace in &keyspaces(&db) {
+        let name = |number: usize| format!("n{number:04}");
+        keyspace.bulk_load((0..300).map(|number| (name(number), [7; 100]))).unwrap();
+        for limit in 1..=300 {
+            let mut forward = db.begin().unwrap();
+            assert_eq!(forward.range(keyspace, ..).limit(limit).count(), limit);
+            let mut back = db.begin().unwrap();
+            assert_eq!(back.keys(keyspace, ..).rev().limit(limit).count(), limit);
+            keyspace.insert(name(limit - 1) + "+", "behind the last").unwrap();
+            keyspace.remove(name(limit - 1) + "+").unwrap();
+            forward.insert(&result, "forward", "1").unwrap();
+            forward.commit().unwrap_or_else(|error| panic!("limit {limit}: {error}"));
+            if limit > 150 {
+                back.insert(&result, "back", "1").unwrap();
+                assert!(is_conflict(back.commit()), "limit {limit} from the other end");
+            }
+        }
+        // The head of a queue with one record, beside a push.
+        (1..300).for_each(|number| keyspace.remove(name(number)).unwrap());
+        let mut taker = db.begin().unwrap();
+        let (head, _) = taker.first_key_value(keyspace).unwrap().unwrap();
+        keyspace.insert("pushed", "1").unwrap();
+        taker.remove(keyspace, head).unwrap();
+        taker.commit().unwrap();
+    }
+}
+
+/// However many ranges are open, a write beside them all is a conflict for none.
+#[test]
+fn ranges_are_kept_apart_however_many_are_open() {
+    let (_directory, db) = database();
+    let result = db.keyspace("result", EngineKind::TreeLine).unwrap();
+    for keyspace in &keyspaces(&db) {
+        let name = |number: usize| format!("n{number:05}");
+        keyspace.bulk_load((0..6000).map(|number| (name(number), "old"))).unwrap();
+        let mut open: Vec<_> = (0..600)
+            .map(|number| {
+                let transaction = db.begin().unwrap();
+                let range = name(10 * number)..name(10 * number + 5);
+                assert_eq!(transaction.range(keyspace, range).count(), 5);
+                transaction
+            })
+            .collect();
+        assert_eq!(db.stats().transactions.guards, 600);
+        for number in 0..600 {
+            keyspace.insert(name(10 * number + 5), "beside").unwrap();
+        }
+        assert_eq!(db.stats().transactions.guards, 600);
+        keyspace.insert(name(10 * 300 + 4), "inside").unwrap();
+        for (number, mut transaction) in open.drain(..).enumerate() {
+            transaction.insert(&result, name(number), "1").unwrap();
+            assert_eq!(transaction.commit().is_ok(), number != 300, "range {number}");
+        }
+        assert_eq!(db.stats().transactions.guards, 0);
+    }
+}
+
 #[test]
 fn a_range_and_points_are_of_one_moment() {
     let (_directory, db) = database();

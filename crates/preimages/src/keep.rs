@@ -71,11 +71,11 @@ impl PreImages {
     #[must_use]
     pub fn new(context: EngineContext, store: Arc<Store>) -> PreImages {
         PreImages {
+            marks: Marks::new(context.keyspace),
             context,
             pages: Pages::of(store),
             tables: ArcSwap::default(),
             count: AtomicUsize::new(0),
-            marks: Marks::default(),
             lives: Lives::default(),
             changing: Mutex::new(()),
             spilling: Mutex::new(()),
@@ -171,11 +171,11 @@ impl PreImages {
         self.marks.len() > 0
     }
 
-    /// Returns some marked keys, for the engine to write back, when marks take more than half of the
-    /// bound: nothing else makes them less.
+    /// Returns some marked keys, for the engine to write back, when marks take more than five eighths of
+    /// the bound, what maps leave: nothing else makes them less.
     #[must_use]
     pub fn marked_too_many(&self, most: usize) -> Vec<Vec<u8>> {
-        if self.marks.bytes() <= self.bound.load(SeqCst) / 2 {
+        if self.marks.bytes() <= self.bound.load(SeqCst) / 8 * 5 {
             return Vec::new();
         }
         self.marks.some(most)

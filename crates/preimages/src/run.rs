@@ -14,6 +14,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::{BlockKind, OwnedValue, Store};
@@ -51,11 +52,27 @@ pub(crate) struct Pages {
     store: Arc<Store>,
     /// How many. Held while some are taken or given back, and while the pages of the file are counted.
     count: Mutex<u64>,
+    /// Pages that were read since the last merge.
+    looked: AtomicU64,
 }
 
 impl Pages {
     pub(crate) fn of(store: Arc<Store>) -> Arc<Pages> {
-        Arc::new(Pages { store, count: Mutex::new(0) })
+        Arc::new(Pages { store, count: Mutex::new(0), looked: AtomicU64::new(0) })
+    }
+
+    /// Number of pages that were read since the last merge.
+    pub(crate) fn looked(&self) -> u64 {
+        self.looked.load(Relaxed)
+    }
+
+    /// Begins to count at 0.
+    pub(crate) fn forget_looks(&self) {
+        self.looked.store(0, Relaxed);
+    }
+
+    fn look(&self, pages: usize) {
+        self.looked.fetch_add(pages as u64, Relaxed);
     }
 
     /// How many there are, until the guard is dropped.
@@ -104,6 +121,11 @@ impl Run {
     /// Number of its links.
     pub(crate) fn len(&self) -> u64 {
         self.links
+    }
+
+    /// Number of its pages.
+    pub(crate) fn page_count(&self) -> u64 {
+        self.fences.len() as u64
     }
 
     /// Bytes of memory that it holds.
@@ -170,6 +192,7 @@ impl Run {
         let Some(index) = self.page_that_may_have(key, hash) else { return Ok(None) };
         let mut buf = AlignedBuf::new(1);
         let (piece, place) = self.place_of(index);
+        self.of.look(1);
         self.of.store.read_run_page(&piece, place, PAGES, buf.page_mut(0), PURPOSE)?;
         let found = self.view(index, buf.page(0))?.find(key);
         Ok(found.map(|value| link_of(value).map(OwnedValue::from)))
@@ -201,6 +224,7 @@ impl Run {
             left = if forward { some.end..left.end } else { left.start..some.start };
             let mut buf = AlignedBuf::new(count);
             let pages: Vec<_> = some.clone().map(|index| self.place_of(index)).collect();
+            self.of.look(count);
             self.of.store.read_run_pages(&pages, PAGES, &mut buf, PURPOSE)?;
             for step in 0..count {
                 let place = if forward { step } else { count - 1 - step };

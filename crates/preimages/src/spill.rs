@@ -17,8 +17,13 @@ use crate::keep::PreImages;
 use crate::run::{Run, RunWriter};
 use crate::table::{Layer, Link, LinkMap, Table};
 
-/// Runs of one table from which on some become one.
+/// Runs of one table from which on some become one, once readers have read as many pages of runs as these
+/// have. With more, readers look into more runs; with fewer, each link is written more often.
 const RUNS_MAX: usize = 8;
+
+/// Runs of one table from which on some become one, whether they are read or not. With more, a look-up
+/// asks more filters; with fewer, writers pay for merges that no reader needs.
+const RUNS_UNREAD_MAX: usize = 64;
 
 /// Runs of one table that are merged before a snapshot ends for want of disk.
 const SEVERAL: usize = 4;
@@ -203,15 +208,18 @@ impl PreImages {
     }
 
     /// Merges the newest runs of a table that has many: as many as are not much longer than all that are
-    /// newer together. Returns whether there was one.
+    /// newer together. A merge spares readers, so it waits until they have read what it costs, or there
+    /// are very many. Returns whether there was one.
     fn merge_runs(&self) -> Result<bool> {
         // Apart from spills: writers do not wait for it.
         let Some(_alone) = self.merging.try_lock() else { return Ok(false) };
         let tables = self.tables.load_full();
         for table in tables.iter() {
             let layers = runs_of(table);
+            let is_many = layers.len() >= RUNS_UNREAD_MAX;
             let layers = &layers[first_merged(&layers)..];
-            if layers.len() > 1 {
+            let pages: u64 = layers.iter().map(Layer::pages).sum();
+            if layers.len() > 1 && (is_many || self.pages.looked() >= pages) {
                 return self.merge_into_one(table, layers);
             }
         }
@@ -230,7 +238,10 @@ impl PreImages {
     }
 
     fn merge_into_one(&self, table: &Arc<Table>, layers: &[Layer]) -> Result<bool> {
-        match self.merge(layers) {
+        let merged = self.merge(layers);
+        // Its own reads do not count.
+        self.pages.forget_looks();
+        match merged {
             Ok(run) => {
                 self.replace(table, layers, Some(Layer::Run(Arc::new(run))));
                 Ok(true)

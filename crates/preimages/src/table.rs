@@ -138,6 +138,14 @@ impl Layer {
         }
     }
 
+    /// Number of its pages on disk.
+    pub(crate) fn pages(&self) -> u64 {
+        match self {
+            Layer::Map(_) => 0,
+            Layer::Run(run) => run.page_count(),
+        }
+    }
+
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Link>> {
         match self {
             Layer::Map(map) => Ok(map.get(key)),

@@ -498,7 +498,7 @@ fn a_damaged_page_is_corruption() {
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Corruption);
 }
 
-/// Eight runs become one; of a key in several of them the oldest link stays, absent ones too.
+/// Eight runs that were read become one; of a key in several of them the oldest link stays, absent ones too.
 #[test]
 fn of_merged_runs_the_oldest_wins() {
     let small = Small::new();
@@ -561,6 +561,36 @@ fn what_was_linked_again_is_not_written_out() {
     small.images.trim();
     assert_eq!(small.images.tables.load().len(), 1);
     assert_eq!(all(&*first), wanted.join(" "));
+}
+
+/// Runs that nobody reads are merged when there are very many, and after reads when there are some: puts
+/// beside a snapshot that is only held pay for no merge.
+#[test]
+fn runs_are_merged_for_those_who_read_them() {
+    let small = Small::new();
+    let snapshot = small.begin(1);
+    let runs = || {
+        let mut runs = 0;
+        small.images.each_run(|_| runs += 1);
+        runs
+    };
+    let read = || small.images.pages.looked();
+    for round in 0..63 {
+        (0..40).for_each(|number| small.put(1, &format!("{round:02}-{number:02}"), "1"));
+        fill(&small, 1, &format!("{round:02}-"));
+        spill(&small);
+        while small.images.background().unwrap() {}
+        assert_eq!((runs(), read()), (round + 1, 0));
+    }
+    // A reader pays once for what a merge spares it.
+    assert_eq!(get(&*snapshot, "00-00"), None);
+    assert!(!small.images.background().unwrap() && runs() == 63);
+    while read() < 63 * 64 && runs() == 63 {
+        assert_eq!(all(&*snapshot), "");
+        small.images.background().unwrap();
+    }
+    assert_eq!((runs(), read()), (1, 0));
+    assert_eq!(all(&*snapshot), "");
 }
 
 /// A range with more links than are gathered at once, in several sources, where the engine has nothing
