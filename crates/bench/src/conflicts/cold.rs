@@ -4,6 +4,7 @@
 //! ends with a checkpoint, so reads that a write-back owes are counted with their puts. The snapshot is
 //! held over the whole half and read at its end.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use spinney::{Snapshot, purposes};
@@ -20,10 +21,11 @@ const PAIRS: usize = 3;
 const LOOKS: u64 = 200;
 
 /// What a half cost.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Cost {
     puts: u64,
-    read: u64,
+    /// Bytes, by purpose.
+    read: BTreeMap<&'static str, u64>,
     written: u64,
     seconds: f64,
 }
@@ -31,19 +33,31 @@ struct Cost {
 impl Cost {
     fn add(&mut self, other: Cost) {
         self.puts += other.puts;
-        self.read += other.read;
+        for (purpose, bytes) in other.read {
+            *self.read.entry(purpose).or_default() += bytes;
+        }
         self.written += other.written;
         self.seconds += other.seconds;
     }
 
     fn pages_read(&self) -> f64 {
-        float(self.read) / PAGE_BYTES as f64 / float(self.puts.max(1))
+        self.pages(self.read.values().sum())
+    }
+
+    /// Pages for each put.
+    fn pages(&self, bytes: u64) -> f64 {
+        float(bytes) / PAGE_BYTES as f64 / float(self.puts.max(1))
     }
 
     fn text(&self) -> String {
+        let by_purpose = self.read.iter().map(|(name, bytes)| (name, self.pages(*bytes)));
+        let much = by_purpose.filter(|(_, pages)| *pages >= 0.0001);
+        let purposes: Vec<String> =
+            much.map(|(name, pages)| format!("{name} {pages:.4}")).collect();
         format!(
-            "{:.4} pages read and {} written per put, {:.0} puts/s",
+            "{:.4} pages read ({}) and {} written per put, {:.0} puts/s",
             self.pages_read(),
+            purposes.join(", "),
             display_bytes(self.written / self.puts.max(1)),
             float(self.puts) / self.seconds.max(1e-9),
         )
@@ -104,43 +118,8 @@ impl Puts<'_> {
         };
         for purpose in purposes() {
             let [from, to] = [&io, &after].map(|io| io.by_purpose[purpose.index()]);
-            cost.read += to.read_bytes - from.read_bytes;
+            *cost.read.entry(purpose.name()).or_default() += to.read_bytes - from.read_bytes;
             cost.written += to.write_bytes - from.write_bytes;
-            if std::env::var_os("DEBUG_COLD").is_some()
-                && (to.read_bytes > from.read_bytes || to.write_bytes > from.write_bytes)
-            {
-                eprintln!(
-                    "half {half} {with_snapshot} {}: read {} pages in {} calls, wrote {} pages in {} calls",
-                    purpose.name(),
-                    (to.read_bytes - from.read_bytes) / 4096,
-                    to.reads - from.reads,
-                    (to.write_bytes - from.write_bytes) / 4096,
-                    to.writes - from.writes
-                );
-            }
-        }
-        if std::env::var_os("DEBUG_COLD").is_some() {
-            let stats = world.main.stats();
-            eprintln!(
-                "{:?} written back {} pages {} records, fg {}, dirty {} cached {} cache {} pagecache {} seg {:?} reorg {} staged {} overflow {} pages {} hits {}",
-                stats.pre_images,
-                stats.pages_written_back,
-                stats.records_written_back,
-                stats.foreground_write_backs,
-                stats.records_dirty,
-                stats.records_cached,
-                stats.cache_bytes,
-                stats.page_cache_bytes,
-                stats.segments,
-                stats.reorganizations,
-                stats.staged_pages,
-                stats.overflow_pages,
-                stats.pages,
-                stats.page_cache_hits
-            );
-            if let Some(t) = stats.turtle {
-                eprintln!("{t:?}");
-            }
         }
         let is_right = match snapshot {
             Some(snapshot) => self.is_as_then(&snapshot, &then, half)?,
@@ -169,9 +148,6 @@ pub(super) fn run(world: &World<'_>) -> Result<Finding> {
     let puts = Puts { world, versions: (0..records).map(|_| AtomicU32::new(0)).collect() };
     let each = records / 4;
     // Caches fill, and the files take the shape that updates give them.
-    if std::env::var_os("DEBUG_COLD").is_some() {
-        eprintln!("loaded");
-    }
     puts.half(0, records, false)?;
     let (mut none, mut live, mut is_right) = (Cost::default(), Cost::default(), true);
     let mut pairs = Vec::new();
