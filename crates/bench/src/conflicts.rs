@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Each case knows what its reads must find, so a case says also whether transactions were right. A case
-//! has a database of its own.
+//! has a database of its own, or two.
 
 mod abandoned;
 mod cold;
@@ -244,21 +244,27 @@ fn write_error(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, error.to_string())
 }
 
-type Case = fn(&World<'_>) -> Result<Finding>;
+type Case = fn(&ConflictsPlan) -> Result<Finding>;
 
-/// The cases, with the memory of each.
-fn cases(plan: &ConflictsPlan) -> Vec<(&'static str, u64, Case)> {
-    let quarter = plan.records * plan.record_size as u64 / 4;
-    vec![
-        ("disjoint transactions, 30 reads and 5 writes each", plan.memory, disjoint::run),
-        ("scans of a bounded range of 1,000 records", plan.memory, ranges::bounded),
-        ("range(a..).limit(1000)", plan.memory, ranges::limited),
-        ("first_key_value, and the removal of that record", plan.memory, queue::run),
-        ("blind puts of cold keys", quarter, cold::run),
-        ("256 abandoned transactions beside the puts", plan.memory, abandoned::beside),
-        ("256 abandoned transactions among the puts", plan.memory, abandoned::among),
-    ]
-}
+const CASES: [(&str, Case); 7] = [
+    ("disjoint transactions, 30 reads and 5 writes each", |plan| {
+        in_a_database(plan, plan.memory, disjoint::run)
+    }),
+    ("scans of a bounded range of 1,000 records", |plan| {
+        in_a_database(plan, plan.memory, ranges::bounded)
+    }),
+    ("range(a..).limit(1000)", |plan| in_a_database(plan, plan.memory, ranges::limited)),
+    ("first_key_value, and the removal of that record", |plan| {
+        in_a_database(plan, plan.memory, queue::run)
+    }),
+    ("blind puts of cold keys", cold::run),
+    ("256 abandoned transactions beside the puts", |plan| {
+        in_a_database(plan, plan.memory, abandoned::beside)
+    }),
+    ("256 abandoned transactions among the puts", |plan| {
+        in_a_database(plan, plan.memory, abandoned::among)
+    }),
+];
 
 /// Runs every case and prints what was counted. Returns whether all transactions and values were right.
 ///
@@ -267,9 +273,8 @@ fn cases(plan: &ConflictsPlan) -> Vec<(&'static str, u64, Case)> {
 pub fn run(plan: &ConflictsPlan, out: &mut dyn Write) -> Result<bool> {
     plan.check()?;
     let mut is_right = true;
-    for (name, memory, case) in cases(plan) {
-        let finding = in_a_database(plan, memory, case)?;
-        let Finding { text, is_right: case_is_right } = finding;
+    for (name, case) in CASES {
+        let Finding { text, is_right: case_is_right } = case(plan)?;
         let wrong = if case_is_right { "" } else { "WRONG: " };
         writeln!(out, "{name}: {wrong}{text}").map_err(write_error)?;
         out.flush().map_err(write_error)?;
@@ -278,9 +283,14 @@ pub fn run(plan: &ConflictsPlan, out: &mut dyn Write) -> Result<bool> {
     Ok(is_right)
 }
 
-fn in_a_database(plan: &ConflictsPlan, memory: u64, case: Case) -> Result<Finding> {
+/// Runs something in a database of its own.
+fn in_a_database<T>(
+    plan: &ConflictsPlan,
+    memory: u64,
+    run: impl FnOnce(&World<'_>) -> Result<T>,
+) -> Result<T> {
     let directory = plan.directory.join(format!("spinney-bench-conflicts-{}", std::process::id()));
-    let finding = {
+    let ran = {
         // A scrub reads by the clock, so its pages are not the puts'.
         let options = Options::default()
             .memory(memory)
@@ -289,8 +299,8 @@ fn in_a_database(plan: &ConflictsPlan, memory: u64, case: Case) -> Result<Findin
         let db = Db::open(&directory, options)?;
         let main = db.keyspace("main", plan.engine)?;
         let (done, time) = (AtomicBool::new(false), Runtime::threads());
-        case(&World { plan, db, main, done, time })
+        run(&World { plan, db, main, done, time })
     };
     let removed = std::fs::remove_dir_all(&directory).map_err(write_error);
-    finding.and_then(|finding| removed.map(|()| finding))
+    ran.and_then(|found| removed.map(|()| found))
 }

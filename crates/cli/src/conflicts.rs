@@ -29,8 +29,7 @@ pub(crate) struct ConflictsArguments {
     /// Memory budget, at least 1MiB (85MiB); the puts of cold keys have a quarter of the records' bytes
     #[arg(long, default_value = "32MiB", value_parser = sizes::size)]
     memory: u64,
-    /// Seconds of each case but the puts of cold keys, which end after three quarters of a million puts for each
-    /// million records
+    /// Seconds of each case but the puts of cold keys, which are seven for every four records, twice
     #[arg(long, default_value_t = 8.0)]
     seconds: f64,
     /// Writes a second of all threads together beside a range or the head of a queue

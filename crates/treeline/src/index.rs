@@ -41,7 +41,7 @@
 //! latch around a B+ tree and names this as future work (4.8).
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, Range};
 
 use spinney_art::{ArtMap, Direction, Entries, Pinned};
@@ -361,15 +361,22 @@ impl SegmentIndex {
                     self.with_list(entry, |list| add(list, listed));
                 }
             };
+            // Each id once: one stands for all its keys. Two of them in a list would become four, and four
+            // eight with the next change.
+            let mut seen = HashSet::new();
             // What is due goes in front of all that is not, there too.
             for listed in due {
-                again(listed.id(), &|list, listed| {
-                    list.entries.insert(list.due, listed);
-                    list.due += 1;
-                });
+                if seen.insert(listed.id().0) {
+                    again(listed.id(), &|list, listed| {
+                        list.entries.insert(list.due, listed);
+                        list.due += 1;
+                    });
+                }
             }
             for listed in later {
-                again(listed.id(), &|list, listed| list.entries.push(listed));
+                if seen.insert(listed.id().0) {
+                    again(listed.id(), &|list, listed| list.entries.push(listed));
+                }
             }
             structure.sequence += 1;
             recorded(structure.sequence);

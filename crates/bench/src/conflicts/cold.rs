@@ -1,8 +1,9 @@
 //! Blind puts of cold keys, with and without a snapshot: pages that are read for each put.
 //!
-//! Halves with and without a snapshot alternate in one database, each of the same number of puts, and each
-//! ends with a checkpoint, so reads that a write-back owes are counted with their puts. The snapshot is
-//! held over the whole half and read at its end.
+//! Two databases get the same puts, one of them under snapshots, because what a put reads changes with the
+//! number of puts: on `turtle` it grows threefold until leaves have their shape. Puts come in rounds. Each
+//! ends with a checkpoint, so reads that a write-back owes are counted with their puts; a snapshot is held
+//! for a round and read at its end.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -12,15 +13,15 @@ use spinney_base::Result;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::size::display_bytes;
 
-use super::{Finding, World, float};
+use super::{ConflictsPlan, Finding, World, float, in_a_database};
 
-/// Pairs of halves; the order of a pair turns round each time.
-const PAIRS: usize = 3;
+/// Rounds of puts that are counted.
+const ROUNDS: u64 = 3;
 
 /// Records that are read from a snapshot at its end.
 const LOOKS: u64 = 200;
 
-/// What a half cost.
+/// What puts cost.
 #[derive(Default)]
 struct Cost {
     puts: u64,
@@ -76,11 +77,11 @@ fn index(key: u64) -> usize {
 
 impl Puts<'_> {
     /// Puts random keys of one thread.
-    fn put(&self, thread: u64, half: u64, puts: u64) -> Result<()> {
+    fn put(&self, thread: u64, round: u64, puts: u64) -> Result<()> {
         let world = self.world;
         let threads = world.plan.threads as u64;
         let mine = world.plan.records / threads;
-        let mut random = world.random(thread + (half << 16));
+        let mut random = world.random(thread + (round << 16));
         for _ in 0..puts {
             let key = (random.next_u64() % mine) * threads + thread;
             let version = &self.versions[index(key)];
@@ -91,8 +92,8 @@ impl Puts<'_> {
         Ok(())
     }
 
-    /// Runs a half. Returns what it cost, and whether the snapshot, if there was one, was right.
-    fn half(&self, half: u64, puts: u64, with_snapshot: bool) -> Result<(Cost, bool)> {
+    /// Runs a round. Returns what it cost, and whether the snapshot, if there was one, was right.
+    fn round(&self, round: u64, puts: u64, with_snapshot: bool) -> Result<(Cost, bool)> {
         let world = self.world;
         let threads = world.plan.threads as u64;
         let snapshot = with_snapshot.then(|| world.main.snapshot()).transpose()?;
@@ -103,7 +104,7 @@ impl Puts<'_> {
         let (io, begun) = (world.db.stats().io, world.time.now());
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..threads)
-                .map(|thread| scope.spawn(move || self.put(thread, half, puts / threads)))
+                .map(|thread| scope.spawn(move || self.put(thread, round, puts / threads)))
                 .collect();
             writers
                 .into_iter()
@@ -122,15 +123,15 @@ impl Puts<'_> {
             cost.written += to.write_bytes - from.write_bytes;
         }
         let is_right = match snapshot {
-            Some(snapshot) => self.is_as_then(&snapshot, &then, half)?,
+            Some(snapshot) => self.is_as_then(&snapshot, &then, round)?,
             None => true,
         };
         Ok((cost, is_right))
     }
 
     /// Whether records of a snapshot are what they were.
-    fn is_as_then(&self, snapshot: &Snapshot, then: &[u32], half: u64) -> Result<bool> {
-        let mut random = self.world.random((1 << 20) + half);
+    fn is_as_then(&self, snapshot: &Snapshot, then: &[u32], round: u64) -> Result<bool> {
+        let mut random = self.world.random((1 << 20) + round);
         for _ in 0..LOOKS {
             let key = random.next_u64() % self.world.plan.records;
             let expected = self.world.value(key, then[index(key)].into());
@@ -142,36 +143,49 @@ impl Puts<'_> {
     }
 }
 
-pub(super) fn run(world: &World<'_>) -> Result<Finding> {
+/// Loads, puts as many records as there are, and then counts the rounds one by one.
+fn rounds(world: &World<'_>, with_snapshot: bool) -> Result<(Vec<Cost>, bool)> {
     world.load()?;
     let records = world.plan.records;
     let puts = Puts { world, versions: (0..records).map(|_| AtomicU32::new(0)).collect() };
-    let each = records / 4;
-    // Caches fill, and the files take the shape that updates give them.
-    puts.half(0, records, false)?;
-    let (mut none, mut live, mut is_right) = (Cost::default(), Cost::default(), true);
-    let mut pairs = Vec::new();
-    for pair in 0..PAIRS {
-        let mut ratio = [0.0; 2];
-        for turn in 0..2 {
-            let with_snapshot = (pair + turn) % 2 == 1;
-            let number = (1 + 2 * pair + turn) as u64;
-            let (cost, was_right) = puts.half(number, each, with_snapshot)?;
-            is_right &= was_right;
-            ratio[usize::from(with_snapshot)] = cost.pages_read();
-            if with_snapshot { live.add(cost) } else { none.add(cost) }
-        }
-        pairs.push(format!("{:+.2} %", 100.0 * (ratio[1] / ratio[0].max(1e-9) - 1.0)));
+    // Caches fill.
+    puts.round(0, records, false)?;
+    let (mut costs, mut is_right) = (Vec::new(), true);
+    for round in 1..=ROUNDS {
+        let (cost, was_right) = puts.round(round, records / 4, with_snapshot)?;
+        costs.push(cost);
+        is_right &= was_right;
     }
+    Ok((costs, is_right))
+}
+
+fn sum(costs: Vec<Cost>) -> Cost {
+    let mut all = Cost::default();
+    costs.into_iter().for_each(|cost| all.add(cost));
+    all
+}
+
+/// How much more the second is than the first, in percent.
+fn more(none: &Cost, live: &Cost) -> String {
+    format!("{:+.2} %", 100.0 * (live.pages_read() / none.pages_read().max(1e-9) - 1.0))
+}
+
+pub(super) fn run(plan: &ConflictsPlan) -> Result<Finding> {
+    let bytes = plan.records * plan.record_size as u64;
+    let memory = bytes / 4;
+    let (none, _) = in_a_database(plan, memory, |world| rounds(world, false))?;
+    let (live, is_right) = in_a_database(plan, memory, |world| rounds(world, true))?;
+    let each: Vec<String> = none.iter().zip(&live).map(|(none, live)| more(none, live)).collect();
+    let (none, live) = (sum(none), sum(live));
     let text = format!(
-        "with one live snapshot {:+.2} % pages read per put ({}); none: {}; one: {}; {} puts each, {} of records in {}",
-        100.0 * (live.pages_read() / none.pages_read().max(1e-9) - 1.0),
-        pairs.join(", "),
+        "with one live snapshot {} pages read per put (rounds: {}); none: {}; one: {}; {} puts each, {} of records in {}",
+        more(&none, &live),
+        each.join(", "),
         none.text(),
         live.text(),
         none.puts,
-        display_bytes(records * world.plan.record_size as u64),
-        display_bytes(world.db.stats().memory_bytes),
+        display_bytes(bytes),
+        display_bytes(memory),
     );
     Ok(Finding { text, is_right })
 }
