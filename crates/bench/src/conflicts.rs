@@ -1,5 +1,5 @@
 //! Conflicts of transactions, counted: which are false, and what snapshots and open transactions cost
-//! those who only put.
+//! puts.
 //!
 //! ```text
 //!  disjoint    each thread reads and writes keys of its own         every conflict is a false one

@@ -425,7 +425,7 @@ fn resume_behind(chunk: &mut Chunk, part: &ScanRequest<'_>, whole: &ScanRequest<
     }
     let last = chunk.len().checked_sub(1).map(|last| chunk.get(last).0.to_vec());
     // The engine may know that nothing lies in the gap behind the last record that was allowed, or at the
-    // end of the range. Nobody is told, so what is written there changes no answer.
+    // end of the range. The cursor gives no sign of it, so a write there changes no answer.
     if chunk.len() >= whole.records_max && last.is_some() {
         (chunk.finished, chunk.resume) = (false, None);
     }
