@@ -1,8 +1,9 @@
 //! Keys that were linked again after the map with their first link had been written out.
 //!
 //! A writer looks for a key in the map that takes links, and in no run: that would be a read. So a key that is
-//! written all the time is linked once in each map. The oldest link counts, so when a map is written out, the others are
-//! left behind. What runs of a table take is then bounded by the data, and not by the number of writes.
+//! written all the time is linked once in each map. The oldest link counts, so when a map is written out and runs take
+//! more than half of what they may, the others are left behind. What runs of a table take is then bounded by the
+//! data, and not by the number of writes. Merges leave them behind, too.
 
 use std::collections::BTreeMap;
 

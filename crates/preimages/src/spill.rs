@@ -127,6 +127,11 @@ impl PreImages {
         }
     }
 
+    /// Whether runs take less than half of what they may.
+    fn has_room_for_half(&self) -> bool {
+        self.run_pages() * PAGE_BYTES as u64 <= self.run_bytes_max.load(SeqCst) / 2
+    }
+
     fn has_room(&self, bytes: u64) -> bool {
         self.run_pages() * PAGE_BYTES as u64 + bytes <= self.run_bytes_max.load(SeqCst)
     }
@@ -158,7 +163,9 @@ impl PreImages {
     /// Writes those links of a sealed map that no older layer has.
     fn write_map(&self, table: &Table, map: &Arc<LinkMap>) -> Result<Written> {
         let hash = |key: &[u8]| hash_key(self.context.keyspace, key);
-        let before = linked_before(map, &self.older(table, map), hash)?;
+        // While there is room enough, such links are left to merges: looking for them reads.
+        let older = if self.has_room_for_half() { Vec::new() } else { self.older(table, map) };
+        let before = linked_before(map, &older, hash)?;
         let links = before.iter().filter(|before| !**before).count() as u64;
         if links == 0 {
             return Ok(Written::Run(None));
