@@ -16,7 +16,7 @@ use spinney_bench::plan::Durability;
 use crate::cgroup::{Limited, MEMORY_LIMIT};
 use crate::refuse_knobs;
 
-const MEMTABLE_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const MEMTABLE_BYTES_MAX: u64 = 64 << 20;
 
 /// fjall.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +35,17 @@ struct FjallSession {
     durability: Durability,
 }
 
-fn failed(error: fjall::Error) -> Error {
+pub(crate) fn failed(error: fjall::Error) -> Error {
     Error::new(ErrorKind::Io, format!("fjall: {error}"))
+}
+
+/// Options of a keyspace.
+pub(crate) fn keyspace_options(memtable_bytes: u64) -> KeyspaceCreateOptions {
+    let block = u32::try_from(PAGE_BYTES).unwrap_or(u32::MAX);
+    KeyspaceCreateOptions::default()
+        .max_memtable_size(memtable_bytes)
+        .data_block_size_policy(BlockSizePolicy::all(block))
+        .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
 }
 
 impl Driver for Fjall {
@@ -60,14 +69,8 @@ impl Driver for Fjall {
             .manual_journal_persist(by_hand)
             .open()
             .map_err(failed)?;
-        let block = u32::try_from(PAGE_BYTES).unwrap_or(u32::MAX);
-        let options = || {
-            KeyspaceCreateOptions::default()
-                .max_memtable_size((config.memory / 4).min(MEMTABLE_BYTES_MAX))
-                .data_block_size_policy(BlockSizePolicy::all(block))
-                .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
-                .manual_journal_persist(by_hand)
-        };
+        let memtable = (config.memory / 4).min(MEMTABLE_BYTES_MAX);
+        let options = || keyspace_options(memtable).manual_journal_persist(by_hand);
         let records = db.keyspace("records", options).map_err(failed)?;
         Ok(Box::new(FjallStore { db, records, durability: config.durability, limit }))
     }

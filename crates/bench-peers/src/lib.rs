@@ -1,5 +1,5 @@
-//! Benchmark drivers for other storage engines: RocksDB, LMDB, redb, fjall and Bf-tree, each a
-//! feature. Never built by default, because RocksDB is a long C++ build.
+//! Benchmark drivers for other storage engines: RocksDB, LMDB, redb, fjall and Bf-tree, and for workloads of transactions
+//! ([`transactional`]) canopydb and SQLite, too, each a feature. Never built by default, because RocksDB is a long C++ build.
 //!
 //! Each is set up as its users would under the same memory budget and the same promises: see
 //! `rocks`, `lmdb`, `redb`, `fjall` and `bftree`.
@@ -16,6 +16,7 @@ mod lmdb;
 mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocks;
+pub mod transactional;
 
 #[cfg(feature = "bf-tree")]
 pub use bftree::BfTreeDriver;

@@ -32,7 +32,7 @@ struct RedbSession {
     durability: redb::Durability,
 }
 
-fn failed(error: impl Into<redb::Error>) -> Error {
+pub(crate) fn failed(error: impl Into<redb::Error>) -> Error {
     let error = error.into();
     let kind = match &error {
         redb::Error::Corrupted(_) => ErrorKind::Corruption,
@@ -42,7 +42,7 @@ fn failed(error: impl Into<redb::Error>) -> Error {
     Error::new(kind, format!("redb: {error}"))
 }
 
-fn kept(durability: Durability) -> redb::Durability {
+pub(crate) fn kept(durability: Durability) -> redb::Durability {
     match durability {
         Durability::Sync => redb::Durability::Immediate,
         Durability::Buffered | Durability::None => redb::Durability::None,

@@ -41,7 +41,7 @@ struct RocksSession {
     write: WriteOptions,
 }
 
-fn failed(error: &rocksdb::Error) -> Error {
+pub(crate) fn failed(error: &rocksdb::Error) -> Error {
     let kind = match error.kind() {
         rocksdb::ErrorKind::Corruption => ErrorKind::Corruption,
         rocksdb::ErrorKind::InvalidArgument => ErrorKind::InvalidArgument,
@@ -67,7 +67,7 @@ fn block_cache(capacity: u64) -> Cache {
     Cache::new_lru_cache_opts(&options)
 }
 
-fn options(config: &OpenConfig) -> Options {
+pub(crate) fn options(config: &OpenConfig) -> Options {
     let memtables = (config.memory / 4).min(MEMTABLE_BYTES_MAX);
     let mut table = BlockBasedOptions::default();
     table.set_block_size(PAGE_BYTES);

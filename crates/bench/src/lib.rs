@@ -7,8 +7,11 @@
 //!
 //! Read [`plan`] first (what a run is), then [`dataset`] and [`value`] (keys and values),
 //! [`distribution`] (which key next), [`driver`] (what an engine must do), `worker` and [`runner`]
-//! (the threads), [`parent`] (processes, files), `table` and `conclusion` (what people read). [`append`]
-//! and [`snapshot`] are runs of their own, in one process.
+//! (the threads), [`parent`] and `processes` (processes, files), `table` and `conclusion` (what
+//! people read). [`append`], [`conflicts`] and [`snapshot`] are runs of their own, in one process.
+//!
+//! Workloads of transactions that are compared with peers have drivers, plans and tables of their
+//! own: [`transactional`], then [`tpcc`] and [`smallbank`]. They share `processes` with the others.
 
 pub mod append;
 pub mod conflicts;
@@ -19,16 +22,21 @@ pub mod own;
 pub mod paper;
 pub mod parent;
 pub mod plan;
+pub mod record;
 pub mod row;
 pub mod runner;
 pub mod shape;
+pub mod smallbank;
 pub mod snapshot;
+pub mod tpcc;
+pub mod transactional;
 pub mod value;
 
 mod cascade;
 mod conclusion;
 mod permutation;
 mod process;
+mod processes;
 mod queue;
 mod table;
 mod turns;

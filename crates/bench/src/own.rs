@@ -27,23 +27,21 @@ pub fn drivers() -> Vec<Box<dyn Driver>> {
     EngineKind::ALL.into_iter().map(|kind| Box::new(Own { kind }) as Box<dyn Driver>).collect()
 }
 
-impl Own {
-    /// Whether reads poll, and the options of the keyspace.
-    fn options(&self, knobs: &Knobs) -> Result<(bool, KeyspaceOptions)> {
-        let (mut poll_reads, mut options) = (true, KeyspaceOptions::default().engine(self.kind));
-        for (name, value) in knobs {
-            match (name.as_str(), value.as_str()) {
-                (POLL_READS, "on") => poll_reads = true,
-                (POLL_READS, "off") => poll_reads = false,
-                (POLL_READS, other) => {
-                    let message = format!("{POLL_READS} is on or off, not {other:?}");
-                    return Err(Error::invalid(message));
-                }
-                (name, value) => options = options.set(name, value)?,
+/// Whether reads poll, and the options of a keyspace of an engine.
+pub(crate) fn options(kind: EngineKind, knobs: &Knobs) -> Result<(bool, KeyspaceOptions)> {
+    let (mut poll_reads, mut options) = (true, KeyspaceOptions::default().engine(kind));
+    for (name, value) in knobs {
+        match (name.as_str(), value.as_str()) {
+            (POLL_READS, "on") => poll_reads = true,
+            (POLL_READS, "off") => poll_reads = false,
+            (POLL_READS, other) => {
+                let message = format!("{POLL_READS} is on or off, not {other:?}");
+                return Err(Error::invalid(message));
             }
+            (name, value) => options = options.set(name, value)?,
         }
-        Ok((poll_reads, options))
     }
+    Ok((poll_reads, options))
 }
 
 /// The name of a keyspace.
@@ -72,7 +70,7 @@ impl Driver for Own {
     }
 
     fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
-        self.options(knobs).map(|_| ())
+        options(self.kind, knobs).map(|_| ())
     }
 
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
@@ -85,7 +83,7 @@ impl Driver for Own {
             TornWrites::DoubleWrite => spinney::TornWrites::DoubleWrite,
             TornWrites::Assume4k => spinney::TornWrites::Assume4k,
         };
-        let (poll_reads, keyspace_options) = self.options(&config.knobs)?;
+        let (poll_reads, keyspace_options) = options(self.kind, &config.knobs)?;
         let options = Options::default()
             .memory(config.memory)
             .poll_reads(poll_reads)

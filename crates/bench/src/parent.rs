@@ -1,65 +1,30 @@
 //! The parent process: one child process per engine, a progress bar, the table, and the files of
 //! results.
 //!
-//! The child is this program again with a hidden subcommand. It reads its [`Plan`] as one line of
-//! JSON from standard input and writes [`Event`]s as lines of JSON to standard output; standard
-//! error is shared.
-//!
-//! Nothing is left behind, however a run ends: a child is killed when its parent gives up, and the
-//! directory of the run is removed. An interrupted run prints what it has measured.
+//! A child reads its [`Plan`] and reports [`Event`]s as `processes` says. An interrupted run prints
+//! what it has measured.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::io::{BufRead, BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use spinney_base::shim::thread;
 use spinney_base::size::display_bytes;
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::conclusion;
 use crate::driver::Driver;
 use crate::plan::Plan;
+pub use crate::processes::Interrupted;
+use crate::processes::{self, Ended, misunderstood, tell_parent};
+pub(crate) use crate::processes::{OwnDirectory, interrupted};
 use crate::row::Row;
 use crate::runner::{self, Event};
 use crate::shape::Shape;
 use crate::table::{self, Line};
 
 /// Steps of the progress bar.
-const BAR_STEPS: u64 = 1000;
-
-/// What the general allocator of a child goes by, unless the environment says otherwise. Every
-/// engine has the same memory, and with the arenas that glibc gives to many threads what one of
-/// them has freed is no use to the others: RocksDB took up to 567 MiB for 340, and with two 354 to
-/// 393.
-const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
-
-/// How a child exits that has told of its failure. Every other way that is no success is an end it
-/// did not see coming.
-const CHILD_FAILED: i32 = 1;
-
-/// The signal of Ctrl-C, which a terminal sends to the children, too.
-const SIGINT: i32 = 2;
-
-/// How often the parent looks whether it is interrupted, while its child says nothing.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// Says whether a run is to end early; asked often.
-pub type Interrupted = fn() -> bool;
-
-/// The error of a run that was interrupted.
-pub(crate) fn interrupted(how_far: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Cancelled, how_far.to_string())
-}
-
-/// A failure of the talk between parent and child.
-fn misunderstood(message: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Io, message.to_string())
-}
+pub(crate) const BAR_STEPS: u64 = 1000;
 
 /// What to run and where to put the results.
 #[derive(Debug)]
@@ -151,7 +116,7 @@ pub(crate) fn measure(
     })
 }
 
-fn say(out: &mut dyn Write, text: &str) -> Result<()> {
+pub(crate) fn say(out: &mut dyn Write, text: &str) -> Result<()> {
     writeln!(out, "{text}").map_err(|error| Error::io("write the results", error))
 }
 
@@ -176,37 +141,6 @@ fn headline(plan: &Plan) -> String {
     )
 }
 
-/// A directory that is removed with all it holds when dropped.
-pub(crate) struct OwnDirectory {
-    pub(crate) path: PathBuf,
-    keep: bool,
-}
-
-impl OwnDirectory {
-    pub(crate) fn create(parent: &Path, keep: bool) -> Result<Self> {
-        if !parent.is_dir() {
-            return Err(Error::invalid(format!(
-                "--dir {}: there is no such directory",
-                parent.display()
-            )));
-        }
-        let path = parent.join(format!("spinney-bench-{}", std::process::id()));
-        std::fs::create_dir(&path)
-            .map_err(|error| Error::unopened(format!("create {}", path.display()), error))?;
-        Ok(OwnDirectory { path, keep })
-    }
-}
-
-impl Drop for OwnDirectory {
-    fn drop(&mut self) {
-        if !self.keep {
-            // Nothing useful can be done about files that will not go; they are named after this
-            // process.
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
-}
-
 /// What the children have told so far, and the files that it goes to.
 #[derive(Default)]
 struct Results {
@@ -217,50 +151,6 @@ struct Results {
     interrupted: bool,
     json: Option<(PathBuf, BufWriter<File>)>,
     series: Option<(PathBuf, BufWriter<File>)>,
-}
-
-/// A child process that does not outlive its parent's interest.
-struct OwnChild(Child);
-
-impl OwnChild {
-    fn start(arguments: &[String]) -> Result<OwnChild> {
-        let program =
-            std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
-        let arenas = std::env::var_os(ARENAS.0).unwrap_or_else(|| ARENAS.1.into());
-        let child = Command::new(program)
-            .args(arguments)
-            .env(ARENAS.0, arenas)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| Error::io("start a child process", error))?;
-        Ok(OwnChild(child))
-    }
-
-    /// The lines that it says, as they come.
-    fn lines(&mut self) -> Result<Receiver<std::io::Result<String>>> {
-        let (send, lines) = channel();
-        if let Some(stdout) = self.0.stdout.take() {
-            // It ends with the child, or when nobody listens any more.
-            thread::spawn("child-output", move || {
-                let _ = BufReader::new(stdout).lines().try_for_each(|line| send.send(line));
-            })
-            .map_err(|error| Error::io("start a thread", error))?;
-        }
-        Ok(lines)
-    }
-
-    fn wait(&mut self) -> Result<ExitStatus> {
-        self.0.wait().map_err(|error| Error::io("wait for a child process", error))
-    }
-}
-
-impl Drop for OwnChild {
-    fn drop(&mut self) {
-        // One that has ended and was waited for is not touched.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl Results {
@@ -323,39 +213,17 @@ impl Results {
         arguments: &[String],
         is_interrupted: Interrupted,
     ) -> Result<()> {
-        let mut child = OwnChild::start(arguments)?;
-        let line = serde_json::to_string(plan).map_err(misunderstood)?;
-        if let Some(mut stdin) = child.0.stdin.take() {
-            writeln!(stdin, "{line}")
-                .map_err(|error| Error::io("write to the child process", error))?;
-        }
         let bar = bar(&plan.engine);
-        let lines = child.lines()?;
-        loop {
-            if is_interrupted() {
-                self.interrupted = true;
-                bar.finish_and_clear();
-                return Ok(());
-            }
-            let line = match lines.recv_timeout(LOOK) {
-                Ok(line) => {
-                    line.map_err(|error| Error::io("read from the child process", error))?
-                }
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => break,
-            };
-            let event = serde_json::from_str(&line).map_err(|error| {
-                misunderstood(format!("the child process said {line:?}: {error}"))
-            })?;
-            self.event(plan, &bar, event)?;
-        }
+        let hear = &mut |event| self.event(plan, &bar, event);
+        let ended = processes::converse(arguments, plan, is_interrupted, hear);
         bar.finish_and_clear();
-        let status = child.wait()?;
-        self.interrupted = is_interrupted() || status.signal() == Some(SIGINT);
-        // A child that failed in order has said why; one that was killed could not.
-        if !self.interrupted && !status.success() && status.code() != Some(CHILD_FAILED) {
-            self.failed = true;
-            self.notes.push(format!("{}: died ({status})", plan.engine));
+        match ended? {
+            Ended::InOrder => {}
+            Ended::Interrupted => self.interrupted = true,
+            Ended::Died(status) => {
+                self.failed = true;
+                self.notes.push(format!("{}: died ({status})", plan.engine));
+            }
         }
         Ok(())
     }
@@ -403,14 +271,14 @@ impl Results {
     }
 }
 
-fn append(file: &mut Option<(PathBuf, BufWriter<File>)>, line: &str) -> Result<()> {
+pub(crate) fn append(file: &mut Option<(PathBuf, BufWriter<File>)>, line: &str) -> Result<()> {
     let Some((path, file)) = file else { return Ok(()) };
     writeln!(file, "{line}")
         .and_then(|()| file.flush())
         .map_err(|error| Error::io(format!("write {}", path.display()), error))
 }
 
-fn bar(engine: &str) -> ProgressBar {
+pub(crate) fn bar(engine: &str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
@@ -435,10 +303,7 @@ pub fn child(
     input: &mut dyn BufRead,
     output: &mut dyn Write,
 ) -> Result<bool> {
-    let mut line = String::new();
-    input.read_line(&mut line).map_err(|error| Error::io("read the plan", error))?;
-    let plan: Plan = serde_json::from_str(&line)
-        .map_err(|error| misunderstood(format!("the plan is not understood: {error}")))?;
+    let plan: Plan = processes::read_plan(input)?;
     let mut lost = false;
     // When the parent is gone, the run ends with it.
     let mut tell = |event: Event| {
@@ -460,13 +325,6 @@ pub fn child(
         }
         ran => ran.map(|()| true),
     }
-}
-
-fn tell_parent(output: &mut dyn Write, event: &Event) -> Result<()> {
-    let line = serde_json::to_string(event).map_err(misunderstood)?;
-    writeln!(output, "{line}")
-        .and_then(|()| output.flush())
-        .map_err(|error| Error::io("tell the parent process", error))
 }
 
 #[cfg(test)]

@@ -183,6 +183,8 @@ named! {
     }
 }
 
+pub(crate) use named;
+
 impl Workload {
     /// Its operations, in a few words.
     #[must_use]

@@ -189,7 +189,7 @@ pub(crate) fn per_operation(row: &Row, bytes: u64) -> f64 {
 }
 
 /// Microseconds; seconds from one on.
-fn latency(microseconds: f64) -> String {
+pub(crate) fn latency(microseconds: f64) -> String {
     match microseconds {
         0.0..1e3 => format!("{microseconds:.1}"),
         0.0..1e6 => format!("{microseconds:.0}"),

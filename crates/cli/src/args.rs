@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench::{BenchArguments, CHILD_COMMAND};
+use crate::bench_transactions::ChildOf;
 use crate::compact::CompactArguments;
 use crate::copies::{BackupArguments, RestoreArguments, SalvageArguments};
 use crate::database::{
@@ -69,5 +70,9 @@ pub(crate) enum Command {
     /// Measures engines side by side
     Bench(BenchArguments),
     #[command(name = CHILD_COMMAND, hide = true)]
-    BenchChild,
+    BenchChild {
+        /// What it runs
+        #[arg(value_enum, default_value_t)]
+        of: ChildOf,
+    },
 }

@@ -14,6 +14,7 @@ use spinney_bench::parent::{self, Run};
 use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
 use spinney_bench::snapshot::{self, SnapshotPlan};
 
+use crate::bench_transactions::{self, ChildOf, SmallBankArguments, TpccArguments};
 use crate::conflicts::{self, ConflictsArguments};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
@@ -54,6 +55,21 @@ pub(crate) enum BenchCommand {
     /// while it is read: each record must be what it was. Prints what the snapshot kept in memory and on
     /// disk, and how long it lasts to take one beside the writers. Exits with 1 when a record is wrong.
     Snapshot(SnapshotArguments),
+    /// Runs TPC-C's five transactions, and checks its consistency conditions
+    ///
+    /// Loads the warehouses and runs client threads without pauses. After each run, and again after the
+    /// database was reopened, the twelve consistency conditions are checked, with two more for indexes
+    /// and stock. Prints committed transactions per second, in ratio to peers where they are built in.
+    /// Exits with 1 when a condition does not hold. mixed has the history and the indexes on turtle, and
+    /// all other tables on treeline.
+    Tpcc(TpccArguments),
+    /// Runs SmallBank's short transactions on accounts, some of them hot, and audits them
+    ///
+    /// Balance, DepositChecking, TransactSavings, Amalgamate and WriteCheck are 15 % each, SendPayment
+    /// 25 %. After each run, and again after the database was reopened, each customer must have what
+    /// the committed transactions left, and no money may have come or gone. Exits with 1 otherwise.
+    /// mixed has the savings accounts on turtle, and all others on treeline.
+    Smallbank(SmallBankArguments),
     /// Runs list-append transactions and writes their history for Elle
     ///
     /// Values are lists of numbers. Each transaction appends new numbers to some lists and reads
@@ -298,6 +314,10 @@ pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Fa
     interrupt::watch()?;
     let arguments = match arguments.command {
         BenchCommand::Ycsb(arguments) => arguments,
+        BenchCommand::Tpcc(arguments) => return bench_transactions::tpcc(arguments, knobs),
+        BenchCommand::Smallbank(arguments) => {
+            return bench_transactions::smallbank(arguments, knobs);
+        }
         BenchCommand::Snapshot(arguments) => {
             return without(&knobs, "snapshot").and_then(|()| snapshots(arguments));
         }
@@ -420,7 +440,10 @@ fn unknown_engine(engine: &str, drivers: &[Box<dyn Driver>]) -> String {
 }
 
 /// Runs one engine as a child process.
-pub(crate) fn child() -> Result<Outcome, Failure> {
+pub(crate) fn child(of: ChildOf) -> Result<Outcome, Failure> {
+    if matches!(of, ChildOf::Transactions) {
+        return bench_transactions::child();
+    }
     let mut input = std::io::stdin().lock();
     let mut output = stdout();
     let well = parent::child(&drivers(), &mut input, &mut output)?;

@@ -10,6 +10,7 @@
 
 mod args;
 mod bench;
+mod bench_transactions;
 mod compact;
 mod conflicts;
 mod copies;
@@ -78,7 +79,7 @@ fn run(command: Command, knobs: Knobs) -> Result<Outcome, Failure> {
         Command::Restore(arguments) => copies::restore(&arguments),
         Command::Salvage(arguments) => copies::salvage(&arguments),
         Command::Bench(bench) => bench::run(bench, knobs),
-        Command::BenchChild => bench::child(),
+        Command::BenchChild { of } => bench::child(of),
     }
 }
 

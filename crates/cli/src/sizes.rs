@@ -9,3 +9,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 pub(crate) fn small_size(text: &str) -> Result<usize, String> {
     size(text)?.try_into().map_err(|_| format!("{text} does not fit in memory"))
 }
+
+/// Parses a count with a suffix, below 2^32.
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    size(text)?.try_into().map_err(|_| format!("{text} is not below 2^32"))
+}

@@ -268,6 +268,15 @@ fn the_command_line_is_checked() {
         &["bench", "ycsb", "--treeline.x"],
         &["bench", "ycsb", "--engines", "treeline", "--turtle.chi", "8"],
         &["bench", "ycsb", "--hare.chi", "8"],
+        &["bench", "tpcc", "--engines", "oak"],
+        &["bench", "tpcc", "--mix", "some"],
+        &["bench", "tpcc", "--warehouses", "0"],
+        &["bench", "tpcc", "--scale", "301"],
+        &["bench", "tpcc", "--threads", "4,0"],
+        &["bench", "tpcc", "--durability", "none"],
+        &["bench", "tpcc", "--engines", "mixed", "--mixed.chi", "8"],
+        &["bench", "smallbank", "--accounts", "100"],
+        &["bench", "smallbank", "--hot-share", "1.5"],
     ] {
         fails(2, arguments, b"");
     }
@@ -277,10 +286,48 @@ fn the_command_line_is_checked() {
             told.contains("--features peers for rocksdb, lmdb, redb, fjall, bf-tree"),
             "{told}"
         );
+        let told = fails(2, &["bench", "tpcc", "--engines", "sqlite"], b"");
+        assert!(
+            told.contains("--features peers for rocksdb, fjall, redb, canopydb, sqlite"),
+            "{told}"
+        );
         let told = fails(2, &["bench", "ycsb", "--engines", "oak"], b"");
         assert!(!told.contains("--features"), "{told}");
     }
     assert!(expect(0, &["--help"], b"").contains("Exit codes:\n  0    done"));
+}
+
+#[test]
+fn a_benchmark_of_transactions_checks_what_it_leaves() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (json, files) = (path("out.jsonl"), path("files"));
+    std::fs::create_dir(&files).unwrap();
+    let common = ["--engines", "mixed", "--threads", "1,2", "--operations", "200", "--warmup", "0"];
+    let places = ["--dir", &files, "--json", &json];
+    let tpcc = ["bench", "tpcc", "--warehouses", "1", "--scale", "300", "--explain"];
+    let bank = ["bench", "smallbank", "--accounts", "500", "--hot-accounts", "5"];
+    for (workload, words) in [
+        (&tpcc[..], ["| mixed  |       2 |", "| mixed  | Stock-Level "]),
+        (&bank[..], ["| mixed  |       2 |", "500 customers"]),
+    ] {
+        let table = expect(0, &[workload, &common, &places].concat(), b"");
+        let of_all = ["commits/s", " hold |", "mixed is strictly serializable"];
+        for word in of_all.iter().chain(&words) {
+            assert!(table.contains(word), "{word} is not in: {table}");
+        }
+        assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+        let rows = std::fs::read_to_string(&json).unwrap();
+        assert_eq!(rows.lines().count(), 2);
+        for (row, threads) in rows.lines().zip([1, 2]) {
+            let row: serde_json::Value = serde_json::from_str(row).unwrap();
+            assert_eq!((&row["engine"], &row["threads"]), (&"mixed".into(), &threads.into()));
+            let ended = ["committed", "rolled_back"].map(|name| row[name].as_u64().unwrap());
+            assert_eq!(ended[0] + ended[1], 200, "{row}");
+            assert!(row["broken"].is_null() && row["kinds"][0]["p99_us"].is_f64(), "{row}");
+        }
+        assert_eq!(std::fs::read_dir(&files).unwrap().count(), 0, "files are removed");
+    }
 }
 
 #[test]
