@@ -125,28 +125,33 @@ pub fn run(child: &Path, directory: &Path, rounds: u64, seed: u64) {
 }
 
 fn run_and_kill(child: &Path, directory: &Path, first: u64, seed: u64, time: Duration) -> Said {
-    let mut process = Command::new(child)
-        .arg(directory)
-        .args([first.to_string(), seed.to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the child starts");
+    let mut command = Command::new(child);
+    command.arg(directory).args([first.to_string(), seed.to_string()]);
+    let mut said = Said::default();
+    start_and_kill(&mut command, time, &mut |line| said.hear(line));
+    said
+}
+
+/// Starts a process, passes each line of its standard output to `hear`, and kills it after `time`. The
+/// last line may be cut short.
+///
+/// # Panics
+/// When the process cannot be started, or ends by itself.
+pub fn start_and_kill(command: &mut Command, time: Duration, hear: &mut (dyn FnMut(&str) + Send)) {
+    let mut process = command.stdout(Stdio::piped()).spawn().expect("the child starts");
     let output = process.stdout.take().expect("it is piped");
-    let said = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
-            let mut said = Said::default();
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                said.hear(&String::from_utf8_lossy(&line));
+                hear(&String::from_utf8_lossy(&line));
             }
-            said
         });
         Runtime::threads().sleep(time);
         process.kill().expect("it is our child");
-        reader.join().expect("the reader does not panic")
+        reader.join().expect("the reader does not panic");
     });
     let status = process.wait().expect("it is our child");
     assert!(!status.success() && status.code().is_none(), "the child ended by itself: {status}");
-    said
 }
 
 fn check(
