@@ -3,6 +3,7 @@
 
 #[cfg(feature = "canopydb")]
 mod canopydb;
+mod common;
 #[cfg(feature = "fjall")]
 mod fjall;
 #[cfg(feature = "redb")]
@@ -12,11 +13,7 @@ mod rocks;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-#[cfg(any(feature = "canopydb", feature = "fjall", feature = "rocksdb"))]
-use spinney_base::ErrorKind;
-use spinney_base::{Error, Result};
-use spinney_bench::plan::Durability;
-use spinney_bench::transactional::{Scan, TransactionalDriver};
+use spinney_bench::transactional::TransactionalDriver;
 
 /// All peers that have transactions, in the order in which they are measured by default.
 #[must_use]
@@ -35,39 +32,15 @@ pub fn drivers() -> Vec<Box<dyn TransactionalDriver>> {
     ]
 }
 
-/// The error that a body gets when the engine has found a conflict already.
-#[cfg(any(feature = "canopydb", feature = "fjall", feature = "rocksdb"))]
-fn conflict() -> Error {
-    Error::new(ErrorKind::Conflict, "another transaction was faster")
-}
-
-/// Transactions are whole in what is logged, so there is no run without a log.
-fn check_durability(durability: Durability) -> Result<()> {
-    match durability {
-        Durability::None => Err(Error::invalid("transactions are sync or buffered, not none")),
-        Durability::Sync | Durability::Buffered => Ok(()),
-    }
-}
-
-/// The error of a write in a transaction that only reads.
-fn only_reads() -> Error {
-    Error::invalid("a transaction that only reads has no writes")
-}
-
-/// The bounds of a range.
-#[cfg(any(feature = "canopydb", feature = "fjall", feature = "redb"))]
-fn bounds<'a>(scan: &Scan<'a>) -> (std::ops::Bound<&'a [u8]>, std::ops::Bound<&'a [u8]>) {
-    use std::ops::Bound::{Excluded, Included, Unbounded};
-    (Included(scan.from), scan.to.map_or(Unbounded, Excluded))
-}
-
 #[cfg(test)]
 mod tests {
     use std::ops::ControlFlow;
 
     use spinney_bench::driver::OpenConfig;
-    use spinney_bench::plan::TornWrites;
-    use spinney_bench::transactional::{Kind, TransactionalSession, TransactionalStore, Verdict};
+    use spinney_bench::plan::{Durability, TornWrites};
+    use spinney_bench::transactional::{
+        Kind, Scan, TransactionalSession, TransactionalStore, Verdict,
+    };
 
     use super::*;
 

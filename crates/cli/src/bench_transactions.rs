@@ -221,6 +221,6 @@ pub(crate) fn child() -> Result<Outcome, Failure> {
     let mut input = std::io::stdin().lock();
     let mut output = stdout();
     let drivers = |plan: &TransactionalPlan| drivers(&plan.workload);
-    let well = transactional::child(drivers, &mut input, &mut output)?;
+    let well = transactional::child::child(drivers, &mut input, &mut output)?;
     Ok(if well { Outcome::Done } else { Outcome::Failed })
 }

@@ -16,7 +16,7 @@ use spinney_bench::transactional::{
     Verdict, Visitor,
 };
 
-use super::{bounds, check_durability, conflict, only_reads};
+use super::common::{bounds, check_durability, conflict, only_reads};
 use crate::refuse_knobs;
 
 /// The option that lets transactions write side by side.

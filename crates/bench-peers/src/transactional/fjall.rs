@@ -14,7 +14,7 @@ use spinney_bench::transactional::{
     Verdict, Visitor,
 };
 
-use super::{bounds, check_durability, conflict, only_reads};
+use super::common::{bounds, check_durability, conflict, only_reads};
 use crate::cgroup::{Limited, MEMORY_LIMIT};
 use crate::fjall::{MEMTABLE_BYTES_MAX, failed, keyspace_options};
 use crate::refuse_knobs;

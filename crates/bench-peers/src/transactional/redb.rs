@@ -14,7 +14,7 @@ use spinney_bench::transactional::{
     Verdict, Visitor,
 };
 
-use super::{bounds, check_durability, only_reads};
+use super::common::{bounds, check_durability, only_reads};
 use crate::cgroup::{Limited, MEMORY_LIMIT};
 use crate::redb::{failed, kept};
 use crate::refuse_knobs;

@@ -18,7 +18,7 @@ use spinney_bench::transactional::{
     Verdict, Visitor,
 };
 
-use super::{check_durability, conflict, only_reads};
+use super::common::{check_durability, conflict, only_reads};
 use crate::refuse_knobs;
 use crate::rocks::{failed, options};
 

@@ -18,7 +18,7 @@ use spinney_bench::transactional::{
     Verdict, Visitor,
 };
 
-use super::{check_durability, only_reads};
+use super::common::{check_durability, only_reads};
 use crate::cgroup::{Limited, MEMORY_LIMIT};
 use crate::refuse_knobs;
 

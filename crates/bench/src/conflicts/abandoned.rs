@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use spinney::{Error, ErrorKind, Transaction};
 use spinney_base::Result;
 
-use super::{Finding, World, float};
+use super::world::{Finding, World, float};
 
 /// Transactions that are left open.
 const ABANDONED: u64 = 256;

@@ -13,7 +13,7 @@ use spinney_base::Result;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::size::display_bytes;
 
-use super::{ConflictsPlan, Finding, World, float, in_a_database};
+use super::world::{ConflictsPlan, Finding, World, float, in_a_database};
 
 /// Rounds of puts that are counted.
 const ROUNDS: u64 = 3;

@@ -8,7 +8,7 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, Result};
 
-use super::{Finding, World, counted, float};
+use super::world::{Finding, World, counted, float};
 
 const READS: usize = 30;
 const WRITES: usize = 5;

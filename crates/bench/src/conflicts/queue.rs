@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use spinney::ErrorKind;
 use spinney_base::{Error, Result};
 
-use super::{Finding, REST, Tries, World, counted, float};
+use super::world::{Finding, REST, Tries, World, counted, float};
 
 /// Records that the queue has at least when its head is taken.
 const LENGTH_MIN: u64 = 10_000;

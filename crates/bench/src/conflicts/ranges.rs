@@ -12,7 +12,7 @@ use spinney::{ErrorKind, TransactionCursor};
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, Result};
 
-use super::{Finding, RANGE, Tries, World, counted, float};
+use super::world::{Finding, RANGE, Tries, World, counted, float};
 
 /// Ranges that bounded scans choose from.
 const RANGES: u64 = 64;

@@ -24,6 +24,7 @@
 //! 3. When `transact` has returned `Commit`, the writes survive what the durability says.
 //! 4. An error of the body ends the transaction without its writes, unless the run met a conflict.
 
+pub mod child;
 pub mod own;
 pub mod parent;
 pub mod plan;
@@ -31,7 +32,6 @@ pub mod row;
 pub mod threads;
 pub mod workload;
 
-mod child;
 mod table;
 
 use std::ops::ControlFlow;
@@ -39,7 +39,6 @@ use std::ops::ControlFlow;
 use spinney_base::Result;
 
 use crate::driver::{Counters, Knobs, OpenConfig, Terms};
-pub use child::child;
 
 /// Records in one transaction of the default [`TransactionalStore::load`]. More would need memory
 /// that some engines do not have, fewer would pay for each commit.
