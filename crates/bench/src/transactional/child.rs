@@ -1,5 +1,5 @@
 //! The child process of one engine: fills the tables, runs the rounds, checks after each round and
-//! at each reopening, and reports [`Event`]s. The first reopening follows the load, so that each
+//! at each reopening, and reports events. The first reopening follows the load, so that each
 //! round begins on tables that were read whole by a check.
 
 use std::io::{BufRead, Write};
