@@ -171,11 +171,11 @@ impl PreImages {
         self.marks.len() > 0
     }
 
-    /// Returns some marked keys, for the engine to write back, when marks take more than five eighths of
-    /// the bound, what maps leave: nothing else makes them less.
+    /// Returns some marked keys, for the engine to write back, when marks take more than half of the
+    /// bound: nothing else makes them less.
     #[must_use]
     pub fn marked_too_many(&self, most: usize) -> Vec<Vec<u8>> {
-        if self.marks.bytes() <= self.bound.load(SeqCst) / 8 * 5 {
+        if self.marks.bytes() <= self.bound.load(SeqCst) / 2 {
             return Vec::new();
         }
         self.marks.some(most)
