@@ -5,15 +5,13 @@
 //! more than half of what they may, the others are left behind. What runs of a table take is then bounded by the
 //! data, and not by the number of writes. Merges leave them behind, too.
 
-use std::collections::BTreeMap;
-
 use spinney_base::Result;
 
-use crate::run::Run;
+use crate::run::{Run, see_pages};
 use crate::table::{Layer, LinkMap};
 
 /// Keys that are looked up together: the pages that may have them are read side by side.
-const TOGETHER: usize = 256;
+const TOGETHER: usize = 128;
 
 /// Says of each link of a map, in the order of the keys, whether one of these older layers has its key.
 pub(crate) fn linked_before(
@@ -38,31 +36,30 @@ pub(crate) fn linked_before(
 /// Appends whether a layer has each of these keys, which ascend.
 fn look(keys: &[(Vec<u8>, u64)], older: &[Layer], before: &mut Vec<bool>) -> Result<()> {
     let start = before.len();
-    before.resize(start + keys.len(), false);
+    let in_maps = |key: &[u8]| {
+        older.iter().any(|layer| matches!(layer, Layer::Map(map) if map.contains(key)))
+    };
+    before.extend(keys.iter().map(|(key, _)| in_maps(key)));
     let before = &mut before[start..];
+    // The pages of all runs are read at once: a spill that takes long lets maps grow meanwhile.
+    let mut pages: Vec<(&Run, usize)> = Vec::new();
+    let mut asked: Vec<Vec<usize>> = Vec::new();
     for layer in older {
-        match layer {
-            Layer::Map(map) => {
-                let of_map = keys.iter().zip(&mut *before);
-                of_map.for_each(|((key, _), before)| *before |= map.contains(key));
+        let Layer::Run(run) = layer else { continue };
+        let mut last = None;
+        for (index, (key, hash)) in keys.iter().enumerate().filter(|(index, _)| !before[*index]) {
+            let Some(page) = run.page_that_may_have(key, *hash) else { continue };
+            if last != Some(page) {
+                pages.push((run, page));
+                asked.push(Vec::new());
+                last = Some(page);
             }
-            Layer::Run(run) => look_in_run(keys, run, before)?,
+            asked.last_mut().expect("one was pushed").push(index);
         }
     }
-    Ok(())
-}
-
-fn look_in_run(keys: &[(Vec<u8>, u64)], run: &Run, before: &mut [bool]) -> Result<()> {
-    let mut pages: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (index, (key, hash)) in keys.iter().enumerate().filter(|(index, _)| !before[*index]) {
-        if let Some(page) = run.page_that_may_have(key, *hash) {
-            pages.entry(page).or_default().push(index);
-        }
-    }
-    let numbers: Vec<usize> = pages.keys().copied().collect();
-    run.see_pages(&numbers, &mut |page, view| {
-        for index in &pages[&page] {
-            before[*index] = view.find(&keys[*index].0).is_some();
+    see_pages(&pages, &mut |place, view| {
+        for index in &asked[place] {
+            before[*index] |= view.find(&keys[*index].0).is_some();
         }
     })
 }

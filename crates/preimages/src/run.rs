@@ -164,24 +164,6 @@ impl Run {
         may.then(|| self.page_of(key)).flatten()
     }
 
-    /// Reads pages side by side, and shows each with its number.
-    pub(crate) fn see_pages(
-        &self,
-        numbers: &[usize],
-        see: &mut dyn FnMut(usize, &PageView<'_>),
-    ) -> Result<()> {
-        if numbers.is_empty() {
-            return Ok(());
-        }
-        let mut buf = AlignedBuf::new(numbers.len());
-        let pages: Vec<_> = numbers.iter().map(|number| self.place_of(*number)).collect();
-        self.of.store.read_run_pages(&pages, PAGES, &mut buf, PURPOSE)?;
-        for (place, number) in numbers.iter().enumerate() {
-            see(*number, &self.view(*number, buf.page(place))?);
-        }
-        Ok(())
-    }
-
     /// The piece that a page lies in, and which of its pages it is.
     fn place_of(&self, index: usize) -> (PageRun, u32) {
         let place = u32::try_from(index % PIECE_PAGES).expect("a piece is small");
@@ -240,6 +222,21 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// Reads pages of runs of one keyspace side by side, and shows each with its place in the list.
+pub(crate) fn see_pages(
+    pages: &[(&Run, usize)],
+    see: &mut dyn FnMut(usize, &PageView<'_>),
+) -> Result<()> {
+    let Some((first, _)) = pages.first() else { return Ok(()) };
+    let mut buf = AlignedBuf::new(pages.len());
+    let places: Vec<_> = pages.iter().map(|(run, index)| run.place_of(*index)).collect();
+    first.of.store.read_run_pages(&places, PAGES, &mut buf, PURPOSE)?;
+    for (place, (run, index)) in pages.iter().enumerate() {
+        see(place, &run.view(*index, buf.page(place))?);
+    }
+    Ok(())
 }
 
 /// A run that is being written; dropping it frees its pages.
