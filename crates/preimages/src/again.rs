@@ -10,8 +10,12 @@ use spinney_base::Result;
 use crate::run::{Run, see_pages};
 use crate::table::{Layer, LinkMap};
 
-/// Keys that are looked up together: the pages that may have them are read side by side.
+/// Keys that are looked up together.
 const TOGETHER: usize = 128;
+
+/// Pages that are read side by side. A key that is written all the time may be in every run: it is found in one of
+/// the first, and no page of the others is read for it.
+const PAGES_TOGETHER: usize = 64;
 
 /// Says of each link of a map, in the order of the keys, whether one of these older layers has its key.
 pub(crate) fn linked_before(
@@ -19,6 +23,9 @@ pub(crate) fn linked_before(
     older: &[Layer],
     hash: impl Fn(&[u8]) -> u64,
 ) -> Result<Vec<bool>> {
+    if older.is_empty() {
+        return Ok(vec![false; usize::try_from(map.len()).unwrap_or(usize::MAX)]);
+    }
     let mut before = Vec::new();
     let mut some: Vec<(Vec<u8>, u64)> = Vec::new();
     map.each(super::spill::ALL, true, &mut |key, _| {
@@ -41,25 +48,50 @@ fn look(keys: &[(Vec<u8>, u64)], older: &[Layer], before: &mut Vec<bool>) -> Res
     };
     before.extend(keys.iter().map(|(key, _)| in_maps(key)));
     let before = &mut before[start..];
-    // The pages of all runs are read at once: a spill that takes long lets maps grow meanwhile.
-    let mut pages: Vec<(&Run, usize)> = Vec::new();
-    let mut asked: Vec<Vec<usize>> = Vec::new();
+    // Pages of several runs are read at once: a spill that takes long lets maps grow meanwhile.
+    let mut pages: Vec<(&Run, usize)> = Vec::with_capacity(PAGES_TOGETHER);
+    let mut asked: Vec<Vec<usize>> = Vec::with_capacity(PAGES_TOGETHER);
     for layer in older {
         let Layer::Run(run) = layer else { continue };
-        let mut last = None;
-        for (index, (key, hash)) in keys.iter().enumerate().filter(|(index, _)| !before[*index]) {
-            let Some(page) = run.page_that_may_have(key, *hash) else { continue };
-            if last != Some(page) {
-                pages.push((run, page));
-                asked.push(Vec::new());
-                last = Some(page);
+        for (index, (key, hash)) in keys.iter().enumerate() {
+            if before[index] {
+                continue;
             }
-            asked.last_mut().expect("one was pushed").push(index);
+            let Some(page) = run.page_that_may_have(key, *hash) else { continue };
+            let is_last =
+                |(last, number): &(&Run, usize)| std::ptr::eq(*last, &**run) && *number == page;
+            if pages.last().is_some_and(is_last)
+                && let Some(of_last) = asked.last_mut()
+            {
+                of_last.push(index);
+                continue;
+            }
+            if pages.len() == PAGES_TOGETHER {
+                look_in_pages(keys, &mut pages, &mut asked, before)?;
+                if before[index] {
+                    continue;
+                }
+            }
+            pages.push((run, page));
+            asked.push(vec![index]);
         }
     }
-    see_pages(&pages, &mut |place, view| {
+    look_in_pages(keys, &mut pages, &mut asked, before)
+}
+
+/// Reads pages, and looks in each for the keys that it was chosen for.
+fn look_in_pages(
+    keys: &[(Vec<u8>, u64)],
+    pages: &mut Vec<(&Run, usize)>,
+    asked: &mut Vec<Vec<usize>>,
+    before: &mut [bool],
+) -> Result<()> {
+    see_pages(pages, &mut |place, view| {
         for index in &asked[place] {
             before[*index] |= view.find(&keys[*index].0).is_some();
         }
-    })
+    })?;
+    pages.clear();
+    asked.clear();
+    Ok(())
 }

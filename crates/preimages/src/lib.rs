@@ -23,7 +23,7 @@
 //! **Invariants** (S4 to S18 of the rules)
 //! 1. A link is made before the put that replaces what it holds, and before the mark that it stands for
 //!    goes. The first link of a key in a table stays; where one comes again after the map was sealed,
-//!    the older layer counts, and the later link is not written out.
+//!    the older layer counts, and the later link need not be written out.
 //! 2. Entries move from mark to map to layer and are made in the order of tables. A reader that looks
 //!    from the newest table to the oldest, in each at the mark, the map and then the layers from the
 //!    newest to the oldest, therefore passes none over.

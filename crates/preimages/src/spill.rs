@@ -196,7 +196,7 @@ impl PreImages {
         Vec::new()
     }
 
-    /// Puts one layer, or none, in the place of neighbours, wherever they are now: their table may have been
+    /// Replaces layers that follow each other by one, or by none, in whichever table they are: theirs may have been
     /// folded into the next, or freed.
     fn replace(&self, table: &Arc<Table>, before: &[Layer], after: Option<Layer>) {
         let _changing = self.changing.lock();

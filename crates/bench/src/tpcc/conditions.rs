@@ -58,7 +58,7 @@ impl Findings {
         self.broken.keys().copied().collect()
     }
 
-    fn expect(&mut self, condition: u8, holds: bool, text: impl FnOnce() -> String) {
+    fn demand(&mut self, condition: u8, holds: bool, text: impl FnOnce() -> String) {
         if holds {
             return;
         }
@@ -187,7 +187,7 @@ impl Checker<'_> {
             let row = History::decode(value)?;
             *of_district.entry((row.warehouse, row.district)).or_default() += row.amount;
             let at = this.customer_at(key);
-            this.findings.expect(10, at.is_some(), || {
+            this.findings.demand(10, at.is_some(), || {
                 format!("history {} belongs to no customer", key.escape_ascii())
             });
             if let Some(at) = at {
@@ -207,16 +207,16 @@ impl Checker<'_> {
                 let ytd = District::decode(value)?.ytd;
                 let paid = of_district.get(&(w, d)).copied().unwrap_or_default();
                 districts += ytd;
-                this.findings.expect(9, ytd == paid, || {
+                this.findings.demand(9, ytd == paid, || {
                     format!("district {w}/{d} has {ytd}, its history {paid}")
                 });
                 Ok(())
             })?;
             let paid: i64 = of_district.range((w, 0)..=(w, u8::MAX)).map(|(_, paid)| paid).sum();
-            self.findings.expect(1, ytd == Some(districts), || {
+            self.findings.demand(1, ytd == Some(districts), || {
                 format!("warehouse {w} has {ytd:?}, its districts {districts}")
             });
-            self.findings.expect(8, ytd == Some(paid), || {
+            self.findings.demand(8, ytd == Some(paid), || {
                 format!("warehouse {w} has {ytd:?}, its history {paid}")
             });
         }
@@ -240,14 +240,14 @@ impl Checker<'_> {
         self.lines(w, d, &mut orders)?;
         for Seen { o, order, .. } in &orders {
             let is_new = new.binary_search(o).is_ok();
-            self.findings.expect(5, (order.carrier == 0) == is_new, || {
+            self.findings.demand(5, (order.carrier == 0) == is_new, || {
                 let carrier = order.carrier;
                 format!("order {w}/{d}/{o} has carrier {carrier}, and is new: {is_new}")
             });
         }
         for o in &new {
             let has_order = orders.binary_search_by_key(o, |seen| seen.o).is_ok();
-            self.findings.expect(5, has_order, || format!("new order {w}/{d}/{o} has no order"));
+            self.findings.demand(5, has_order, || format!("new order {w}/{d}/{o} has no order"));
         }
         let mut index: Vec<[u8; 11]> = orders
             .iter()
@@ -258,7 +258,7 @@ impl Checker<'_> {
         let deliveries = self.buyers(w, d)?;
         let gone = orders.len() as i64 - new.len() as i64;
         let expected = i64::from(self.size.delivered()) + deliveries;
-        self.findings.expect(11, gone == expected, || {
+        self.findings.demand(11, gone == expected, || {
             format!("district {w}/{d} has {gone} orders that are not new, not {expected}")
         });
         Ok(())
@@ -274,13 +274,13 @@ impl Checker<'_> {
         let last = orders.last().map_or(0, |seen| seen.o);
         let last_new = new.last().copied();
         let holds = u64::from(next) == u64::from(last) + 1 && last_new.is_none_or(|it| it == last);
-        self.findings.expect(2, holds, || {
+        self.findings.demand(2, holds, || {
             format!(
                 "district {w}/{d} has next order {next}, last order {last}, last new order {last_new:?}"
             )
         });
         let span = new.first().zip(last_new).map_or(0, |(first, last)| last - first + 1);
-        self.findings.expect(3, span as usize == new.len(), || {
+        self.findings.demand(3, span as usize == new.len(), || {
             format!("district {w}/{d} has {} new orders in a span of {span}", new.len())
         });
         Ok(())
@@ -298,14 +298,14 @@ impl Checker<'_> {
                 at += 1;
             }
             let Some(seen) = orders.get_mut(at).filter(|seen| seen.o == o) else {
-                this.findings.expect(6, false, || {
+                this.findings.demand(6, false, || {
                     format!("a line belongs to order {w}/{d}/{o}, which is not there")
                 });
                 return Ok(());
             };
             seen.lines += 1;
             let is_delivered = line.delivery_date != 0;
-            this.findings.expect(7, is_delivered == (seen.order.carrier != 0), || {
+            this.findings.demand(7, is_delivered == (seen.order.carrier != 0), || {
                 let date = line.delivery_date;
                 format!("a line of order {w}/{d}/{o} has delivery date {date}")
             });
@@ -318,11 +318,11 @@ impl Checker<'_> {
             }
             Ok(())
         })?;
-        self.findings.expect(4, rows == expected, || {
+        self.findings.demand(4, rows == expected, || {
             format!("district {w}/{d} has {rows} lines, its orders {expected}")
         });
         for Seen { o, order, lines } in orders {
-            self.findings.expect(6, u32::from(order.lines) == *lines, || {
+            self.findings.demand(6, u32::from(order.lines) == *lines, || {
                 format!("order {w}/{d}/{o} says {} lines and has {lines}", order.lines)
             });
         }
@@ -340,7 +340,7 @@ impl Checker<'_> {
                 sold.quantity += u32::from(line.quantity);
                 sold.lines += 1;
             }
-            None => self.findings.expect(14, false, || {
+            None => self.findings.demand(14, false, || {
                 format!("a line takes item {} of warehouse {}", line.item, line.supply_warehouse)
             }),
         }
@@ -351,7 +351,7 @@ impl Checker<'_> {
         let mut expected = keys.iter();
         self.each(table, prefix, |this, key, _| {
             let next = expected.next().map(AsRef::as_ref);
-            this.findings.expect(13, next == Some(key), || {
+            this.findings.demand(13, next == Some(key), || {
                 format!(
                     "an index has {} for {:?}",
                     key.escape_ascii(),
@@ -361,7 +361,7 @@ impl Checker<'_> {
             Ok(())
         })?;
         let missing = expected.count();
-        self.findings.expect(13, missing == 0, || format!("an index misses {missing} records"));
+        self.findings.demand(13, missing == 0, || format!("an index misses {missing} records"));
         Ok(())
     }
 
@@ -375,13 +375,13 @@ impl Checker<'_> {
             let at = at.ok_or_else(|| unreadable("customer", key))?;
             let Totals { paid, payments, delivered } = this.customers[at];
             let (balance, ytd) = (customer.balance, customer.ytd_payment);
-            this.findings.expect(10, balance == delivered - paid, || {
+            this.findings.demand(10, balance == delivered - paid, || {
                 format!("customer {w}/{d}/{c} has {balance}, but got {delivered} and paid {paid}")
             });
-            this.findings.expect(12, balance + ytd == delivered, || {
+            this.findings.demand(12, balance + ytd == delivered, || {
                 format!("customer {w}/{d}/{c} has {balance} and {ytd} paid, but got {delivered}")
             });
-            this.findings.expect(13, customer.payments == payments, || {
+            this.findings.demand(13, customer.payments == payments, || {
                 format!("customer {w}/{d}/{c} made {} of {payments} payments", customer.payments)
             });
             deliveries += i64::from(customer.deliveries);
@@ -389,7 +389,7 @@ impl Checker<'_> {
             names.push(name_key(w, d, &customer, c));
             Ok(())
         })?;
-        self.findings.expect(10, count == self.size.customers(), || {
+        self.findings.demand(10, count == self.size.customers(), || {
             format!("district {w}/{d} has {count} customers")
         });
         names.sort_unstable();
@@ -408,7 +408,7 @@ impl Checker<'_> {
             let at = i.checked_sub(1).map(|i| first + i as usize).filter(|_| i <= items);
             let Sold { quantity, lines } = at.map(|at| this.sold[at]).unwrap_or_default();
             let holds = stock.ytd == u64::from(quantity) && stock.orders == lines;
-            this.findings.expect(14, holds && at.is_some(), || {
+            this.findings.demand(14, holds && at.is_some(), || {
                 let (ytd, orders) = (stock.ytd, stock.orders);
                 format!(
                     "stock {w}/{i} has {ytd} in {orders} lines, its orders {quantity} in {lines}"
@@ -417,7 +417,7 @@ impl Checker<'_> {
             count += 1;
             Ok(())
         })?;
-        self.findings.expect(14, count == items, || format!("warehouse {w} has {count} items"));
+        self.findings.demand(14, count == items, || format!("warehouse {w} has {count} items"));
         Ok(())
     }
 }

@@ -355,7 +355,7 @@ impl Payment {
         customer.payments += 1;
         if customer.credit == "BC" {
             let mut data = format!("{c} {c_d} {c_w} {d} {w} {amount}|{}", customer.data);
-            data.truncate(DATA_MAX);
+            data.truncate(data.floor_char_boundary(DATA_MAX));
             customer.data = data;
         }
         work.put(table::CUSTOMER, &key, &customer)?;
