@@ -361,21 +361,12 @@ fn plan(
     mut knobs: Knobs,
     drivers: &[Box<dyn Driver>],
 ) -> Result<Run, Failure> {
-    let engines = if arguments.engines.is_empty() {
-        drivers.iter().map(|driver| driver.name().to_owned()).collect()
-    } else {
-        arguments.engines
-    };
+    let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
     let mut plans = Vec::new();
-    for (place, engine) in engines.iter().enumerate() {
-        if engines[..place].contains(engine) {
-            return Err(Failure::usage(format!("engine {engine:?} is named twice")));
-        }
-        let Some(driver) = drivers.iter().find(|driver| driver.name() == engine) else {
-            return Err(Failure::usage(unknown_engine(engine, drivers)));
-        };
+    for place in chosen(&arguments.engines, &names, &PEERS)? {
+        let (driver, engine) = (&drivers[place], names[place]);
         let plan = Plan {
-            engine: engine.clone(),
+            engine: engine.to_owned(),
             workloads: arguments.workloads.clone(),
             records: arguments.records,
             record_size: arguments.record_size,
@@ -407,11 +398,7 @@ fn plan(
         driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
         plans.push(plan);
     }
-    if let Some(engine) = knobs.keys().next() {
-        return Err(Failure::usage(format!(
-            "an option --{engine}.… is given, but {engine:?} is not among the engines"
-        )));
-    }
+    check_used(&knobs)?;
     let to_write = [Some(&arguments.dir), arguments.json.as_ref(), arguments.series.as_ref()];
     to_write.into_iter().flatten().try_for_each(|path| check_apart(path))?;
     let peers =
@@ -429,14 +416,42 @@ fn plan(
     })
 }
 
-fn unknown_engine(engine: &str, drivers: &[Box<dyn Driver>]) -> String {
-    let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
-    let hint = if !cfg!(feature = "peers") && PEERS.contains(&engine) {
-        format!("; build with --features peers for {}", PEERS.join(", "))
-    } else {
-        String::new()
+/// Returns the places among `names` of the engines that are asked for, in that order, or of all when none is.
+/// `peers` are those that the feature `peers` brings.
+pub(crate) fn chosen(
+    engines: &[String],
+    names: &[&str],
+    peers: &[&str],
+) -> Result<Vec<usize>, Failure> {
+    if engines.is_empty() {
+        return Ok((0..names.len()).collect());
+    }
+    let place = |(index, engine): (usize, &String)| {
+        if engines[..index].contains(engine) {
+            return Err(Failure::usage(format!("engine {engine:?} is named twice")));
+        }
+        names.iter().position(|name| name == engine).ok_or_else(|| {
+            let is_left_out = !cfg!(feature = "peers") && peers.contains(&engine.as_str());
+            let hint = if is_left_out {
+                format!("; build with --features peers for {}", peers.join(", "))
+            } else {
+                String::new()
+            };
+            let names = names.join(", ");
+            Failure::usage(format!("unknown engine {engine:?}: this program has {names}{hint}"))
+        })
     };
-    format!("unknown engine {engine:?}: this program has {}{hint}", names.join(", "))
+    engines.iter().enumerate().map(place).collect()
+}
+
+/// Passes when each option of an engine was taken by one that is measured.
+pub(crate) fn check_used(knobs: &Knobs) -> Result<(), Failure> {
+    match knobs.keys().next() {
+        Some(engine) => Err(Failure::usage(format!(
+            "an option --{engine}.… is given, but {engine:?} is not among the engines"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Runs one engine as a child process.

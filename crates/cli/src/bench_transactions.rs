@@ -10,7 +10,7 @@ use spinney_bench::transactional::parent::{self, TransactionalRun};
 use spinney_bench::transactional::plan::{TransactionalPlan, WorkloadPlan};
 use spinney_bench::transactional::{self, TransactionalDriver, own};
 
-use crate::bench::{CHILD_COMMAND, outcome};
+use crate::bench::{CHILD_COMMAND, check_used, chosen, outcome};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::interrupt;
@@ -150,21 +150,12 @@ fn plan(
     mut knobs: Knobs,
     drivers: &[Box<dyn TransactionalDriver>],
 ) -> Result<TransactionalRun, Failure> {
-    let engines = if arguments.engines.is_empty() {
-        drivers.iter().map(|driver| driver.name().to_owned()).collect()
-    } else {
-        arguments.engines
-    };
+    let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
     let mut plans = Vec::new();
-    for (place, engine) in engines.iter().enumerate() {
-        if engines[..place].contains(engine) {
-            return Err(Failure::usage(format!("engine {engine:?} is named twice")));
-        }
-        let Some(driver) = drivers.iter().find(|driver| driver.name() == engine) else {
-            return Err(Failure::usage(unknown_engine(engine, drivers)));
-        };
+    for place in chosen(&arguments.engines, &names, &PEERS)? {
+        let (driver, engine) = (&drivers[place], names[place]);
         let plan = TransactionalPlan {
-            engine: engine.clone(),
+            engine: engine.to_owned(),
             workload: workload.clone(),
             threads: arguments.threads.clone(),
             warm: arguments.warm,
@@ -182,11 +173,7 @@ fn plan(
         driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
         plans.push(plan);
     }
-    if let Some(engine) = knobs.keys().next() {
-        return Err(Failure::usage(format!(
-            "an option --{engine}.… is given, but {engine:?} is not among the engines"
-        )));
-    }
+    check_used(&knobs)?;
     let to_write = [Some(&arguments.dir), arguments.json.as_ref()];
     to_write.into_iter().flatten().try_for_each(|path| check_apart(path))?;
     let peers =
@@ -201,19 +188,6 @@ fn plan(
         child_arguments: vec![CHILD_COMMAND.to_owned(), "transactions".to_owned()],
         interrupted: interrupt::is_set,
     })
-}
-
-fn unknown_engine(engine: &str, drivers: &[Box<dyn TransactionalDriver>]) -> String {
-    let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
-    let hint = if !cfg!(feature = "peers") && PEERS.contains(&engine) {
-        format!("; build with --features peers for {}", PEERS.join(", "))
-    } else {
-        String::new()
-    };
-    format!(
-        "no engine {engine:?} has transactions here: this program has {}{hint}",
-        names.join(", ")
-    )
 }
 
 /// Runs one engine as a child process.
