@@ -136,7 +136,9 @@ impl State {
         // even if the others have moved on when they are asked.
         let end = self.log.applied_watermark();
         let redo = self.keyspaces.least_redo(end);
-        self.log.trim(redo).inspect_err(|error| self.note(error))
+        self.log.trim(redo).inspect_err(|error| self.note(error))?;
+        self.room.note_trim(self.log.bytes_at(self.log.fullness()));
+        Ok(())
     }
 
     /// Returns whether a requested checkpoint is still needed. Engines that publish by themselves

@@ -71,7 +71,8 @@ pub(crate) struct Room {
     engines: AtomicU64,
     /// Disk space of the data, at the last check.
     data_bytes: AtomicU64,
-    /// Bytes of the log when a checkpoint to shorten it found no space; 0 since one did.
+    /// Bytes of the log when a checkpoint to shorten it found no space, or those to which it was
+    /// trimmed since; 0 since a checkpoint to shorten it found space.
     log_without_room: AtomicU64,
 }
 
@@ -209,7 +210,7 @@ impl Room {
     }
 
     /// Returns whether the log has grown enough for a checkpoint to shorten it: since the last one
-    /// that found no space, if it found none.
+    /// that found no space, if it found none, or since it was trimmed after that.
     pub(crate) fn is_long(&self, log: u64) -> bool {
         log >= self.log_without_room.load(Relaxed) + LOG_KEPT_BYTES
     }
@@ -218,5 +219,11 @@ impl Room {
     /// some.
     pub(crate) fn set_without_room(&self, log: u64) {
         self.log_without_room.store(log, Relaxed);
+    }
+
+    /// Notes the bytes of the log after any trim. Otherwise a log that another checkpoint shortened
+    /// could grow to where the last attempt failed, and removals would take the whole reserve.
+    pub(crate) fn note_trim(&self, log: u64) {
+        self.log_without_room.fetch_min(log, Relaxed);
     }
 }

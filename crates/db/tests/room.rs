@@ -2,10 +2,12 @@
 //! error and no end of writing, which room lifts (fault B1).
 #![cfg(not(feature = "shuttle"))]
 
+use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{ErrorKind, Runtime};
-use spinney_db::{Db, Durability, EngineKind, KeyspaceOptions, Options};
+use spinney_db::{Db, Disk, Durability, EngineKind, KeyspaceOptions, Options};
+use spinney_io::IfMissing;
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 
 const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
@@ -138,5 +140,54 @@ fn b1_every_write_is_refused_once() {
                 assert!(db.existing_keyspace("k").unwrap().iter().count() >= kept);
             }
         }
+    }
+}
+
+/// Bytes of all files.
+fn used(disk: &SimDisk) -> u64 {
+    let directory = disk.directory(Path::new("/db"), IfMissing::Fail).unwrap();
+    let rooms = directory.list().unwrap();
+    rooms.iter().map(|name| disk.room(&Path::new("/db").join(name)).unwrap()).sum()
+}
+
+/// A long log met a full disk. A later checkpoint shortened it, and the next full disk must keep it
+/// short again, although it is shorter than it was at the first.
+#[test]
+fn p29_a_log_is_kept_short_after_one_that_was_not() {
+    for engine in ENGINES {
+        let disk = SimDisk::new(1);
+        let runtime = Runtime::stepped(1);
+        let options = Options::default().memory(4 << 20).log_bytes_max(16 << 20);
+        let options = options.disk(Arc::new(disk.clone())).runtime(runtime.clone());
+        let db = Db::open("/db", options.durability(Durability::Sync)).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+        let key = |number: u32| number.to_be_bytes();
+        let log = || db.stats().log.bytes_used;
+        (0..600).for_each(|number| keyspace.insert(key(number), [1; 2000]).unwrap());
+        let long = log();
+        assert!(long > 1 << 20, "{long}");
+
+        // No file gets a byte more.
+        disk.set_capacity(Some(0));
+        let refused = (600..4000).find_map(|number| keyspace.insert(key(number), [2; 2000]).err());
+        assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Full));
+        assert!(keyspace.remove(key(0)).err().is_none_or(|error| error.kind() == ErrorKind::Full));
+        assert!(log() >= long, "the checkpoint found space");
+
+        disk.set_capacity(None);
+        db.checkpoint().unwrap();
+        keyspace.insert(key(1), [3; 2000]).unwrap();
+        assert!(log() < 256 << 10, "{}", log());
+
+        disk.set_capacity(Some(used(&disk)));
+        let refused = (0..4000).find_map(|number| keyspace.insert(key(number), [4; 2000]).err());
+        assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Full));
+        for number in 0..600 {
+            keyspace.remove(key(number)).unwrap();
+            assert!(log() < 640 << 10, "{engine:?}: {} after {number} removals", log());
+        }
+        disk.set_capacity(None);
+        db.verify().unwrap();
+        db.close().unwrap();
     }
 }
