@@ -2,12 +2,10 @@
 //! error and no end of writing, which room lifts (fault B1).
 #![cfg(not(feature = "shuttle"))]
 
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{ErrorKind, Runtime};
-use spinney_db::{Db, Disk, Durability, EngineKind, KeyspaceOptions, Options};
-use spinney_io::IfMissing;
+use spinney_db::{Db, Durability, EngineKind, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 
 const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
@@ -143,13 +141,6 @@ fn b1_every_write_is_refused_once() {
     }
 }
 
-/// Bytes of all files.
-fn used(disk: &SimDisk) -> u64 {
-    let directory = disk.directory(Path::new("/db"), IfMissing::Fail).unwrap();
-    let rooms = directory.list().unwrap();
-    rooms.iter().map(|name| disk.room(&Path::new("/db").join(name)).unwrap()).sum()
-}
-
 /// A long log met a full disk. A later checkpoint shortened it, and the next full disk must keep it
 /// short again, although it is shorter than it was at the first.
 #[test]
@@ -179,7 +170,7 @@ fn p29_a_log_is_kept_short_after_one_that_was_not() {
         keyspace.insert(key(1), [3; 2000]).unwrap();
         assert!(log() < 256 << 10, "{}", log());
 
-        disk.set_capacity(Some(used(&disk)));
+        disk.set_capacity(Some(disk.used()));
         let refused = (0..4000).find_map(|number| keyspace.insert(key(number), [4; 2000]).err());
         assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Full));
         for number in 0..600 {
