@@ -21,7 +21,7 @@ pub(crate) struct Checkpoints {
     hurried: AtomicUsize,
     /// When the last checkpoint ended.
     last: Mutex<Duration>,
-    /// Why the last background checkpoint failed, until one succeeds.
+    /// Why the last background checkpoint failed, until any checkpoint succeeds.
     error: Mutex<Option<Error>>,
     wanted: AtomicBool,
 }
@@ -88,12 +88,12 @@ impl Checkpoints {
         self.wanted.store(false, Ordering::Release);
     }
 
-    /// Notes how a checkpoint of the background ended.
+    /// Notes why a checkpoint of the background failed, or that any succeeded.
     pub(crate) fn set_error(&self, error: Option<Error>) {
         *self.error.lock() = error;
     }
 
-    /// Returns why the last background checkpoint failed, until one succeeds.
+    /// Returns why the last background checkpoint failed, until any succeeds.
     pub(crate) fn error(&self) -> Option<Error> {
         self.error.lock().clone()
     }

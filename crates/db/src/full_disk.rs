@@ -62,7 +62,7 @@ impl State {
         self.follow_engines();
         let memory = self.memory.budget.total();
         match self.room.cover(reserve, fullness, memory, |fullness| self.log.bytes_at(fullness)) {
-            Err(error) if error.is_full() => self.make_room(true),
+            Err(error) if error.is_full() => self.make_room(true, 0),
             kept => kept,
         }
     }
@@ -85,34 +85,37 @@ impl State {
         if !is_long() {
             return Ok(());
         }
-        let made = self.make_room_held(reserve, false);
+        let made = self.make_room_held(reserve, false, 0);
         let is_full = made.as_ref().is_err_and(Error::is_full);
         self.room.set_without_room(if is_full { used() } else { 0 });
         if is_full { Ok(()) } else { made }
     }
 
     /// Makes space for a writer that met a full disk, by a checkpoint, after which log and recovery
-    /// need less. Values need the reserve as well; a removal does not.
+    /// need less. Values need the reserve as well, and space for `bytes` bytes in the log; a removal
+    /// does not.
     ///
     /// # Errors
     /// `Full` when there is none; what the checkpoint met.
-    pub(crate) fn make_room(&self, for_values: bool) -> Result<()> {
+    pub(crate) fn make_room(&self, for_values: bool, bytes: usize) -> Result<()> {
         let Some(reserve) = &self.room.reserve else { return Ok(()) };
         let _one_at_a_time = self.checkpoints.hold();
-        self.make_room_held(reserve, for_values)
+        self.make_room_held(reserve, for_values, bytes)
     }
 
     /// Does the same; the caller holds `checkpointing`.
-    fn make_room_held(&self, reserve: &Reserve, for_values: bool) -> Result<()> {
+    fn make_room_held(&self, reserve: &Reserve, for_values: bool, bytes: usize) -> Result<()> {
         let keep = || {
             self.follow_engines();
             let log = self.log.bytes_at(self.log.fullness());
             reserve.keep(self.room_for_values(log))
         };
         // A writer of values needs space in the log as well, beside the reserve.
-        let log_ready = || without_reserve(|| self.log.reserve(LOG_READY_BYTES, ReserveFor::User));
+        let bytes = bytes.max(LOG_READY_BYTES);
+        let log_ready = || without_reserve(|| self.log.reserve(bytes, ReserveFor::User));
         // Another thread may have made the space meanwhile.
-        if for_values && keep().is_ok() && log_ready().is_ok() {
+        let is_ready = || log_ready().is_ok_and(|room| room.is_some());
+        if for_values && keep().is_ok() && is_ready() {
             return Ok(());
         }
         self.give_room_back()?;

@@ -101,6 +101,10 @@ impl State {
         let result = self.publish_all(rest);
         let end = self.runtime.now();
         self.checkpoints.set_last(end);
+        if result.is_ok() {
+            // Whoever asked for it: a writer that waits for space need not hear of an older failure.
+            self.checkpoints.set_error(None);
+        }
         events::checkpoint(end.saturating_sub(begin), result.as_ref().err());
         result
     }
@@ -209,7 +213,9 @@ impl State {
             true => self.checkpoint(),
             false => self.checkpoint_slowly(CHECKPOINT_TIME),
         };
-        self.checkpoints.set_error(result.as_ref().err().cloned());
+        if let Err(error) = &result {
+            self.checkpoints.set_error(Some(error.clone()));
+        }
         self.checkpoints.unwant();
         result.map(|()| Next::Wait(CHECKPOINT_LOOK))
     }

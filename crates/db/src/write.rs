@@ -375,7 +375,7 @@ impl State {
     /// removals.
     fn room_without_log(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
         if self.room.short().is_some() && writes.iter().any(|one| one.write.value.is_some()) {
-            return self.make_room(true);
+            return self.make_room(true, 0);
         }
         Ok(())
     }
@@ -406,7 +406,7 @@ impl State {
             let reserve = || self.log.reserve(bytes, ReserveFor::User);
             let room = match if has_values { without_reserve(reserve) } else { reserve() } {
                 Err(error) if error.is_full() && std::mem::take(&mut may_make_room) => {
-                    match self.make_room(has_values) {
+                    match self.make_room(has_values, bytes) {
                         // The log may have space all the same, for a removal.
                         Err(error) if error.is_full() && !has_values => {}
                         made => made?,
@@ -422,7 +422,7 @@ impl State {
             self.want_checkpoint();
             if let Some(error) = self.checkpoints.error() {
                 if error.is_full() && std::mem::take(&mut may_make_room) {
-                    self.make_room(has_values)?;
+                    self.make_room(has_values, bytes)?;
                     continue;
                 }
                 // The kind of the cause: free space helps against a full disk, not against damage.

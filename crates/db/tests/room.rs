@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use spinney_base::{ErrorKind, Runtime};
-use spinney_db::{Db, Durability, EngineKind, KeyspaceOptions, Options};
+use spinney_db::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 
 const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
@@ -179,6 +179,44 @@ fn p29_a_log_is_kept_short_after_one_that_was_not() {
         }
         disk.set_capacity(None);
         db.verify().unwrap();
+        db.close().unwrap();
+    }
+}
+
+/// A background checkpoint met a full disk. There is room again, whether a requested checkpoint
+/// found it or none was tried: a log that a batch fills is no reason to refuse the batch.
+#[test]
+fn b1_a_checkpoint_that_failed_once_is_forgotten() {
+    for (engine, is_requested) in ENGINES.iter().flat_map(|e| [true, false].map(|is| (*e, is))) {
+        let disk = SimDisk::new(1);
+        let runtime = Runtime::stepped(1);
+        let options = Options::default().memory(8 << 20).log_bytes_max(1 << 20);
+        let options = options.disk(Arc::new(disk.clone())).runtime(runtime.clone());
+        let db = Db::open("/db", options).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+        let fill_to = |part: u64| {
+            for number in 0..1000u32 {
+                if db.stats().log.bytes_used >= (768 << 10) / 8 * part {
+                    break;
+                }
+                keyspace.insert(number.to_be_bytes(), [1; 3000]).unwrap();
+            }
+        };
+        fill_to(5);
+        disk.set_capacity(Some(0));
+        let before = db.stats().log.bytes_used;
+        runtime.sleep(std::time::Duration::from_secs(70));
+        (0..20).for_each(|_| _ = runtime.step());
+        assert!(db.stats().log.bytes_used >= before, "the background checkpoint found space");
+
+        disk.set_capacity(None);
+        if is_requested {
+            db.checkpoint().unwrap();
+            fill_to(3);
+        }
+        let mut batch = Batch::new();
+        (0..175u32).for_each(|number| _ = batch.insert(&keyspace, number.to_be_bytes(), [2; 3000]));
+        db.write(batch).unwrap_or_else(|error| panic!("{engine:?}, {is_requested}: {error}"));
         db.close().unwrap();
     }
 }
