@@ -25,6 +25,10 @@ type Outcome<T> = Result<T, String>;
 /// Writes in a row that a full disk refuses before it counts as full.
 const REFUSALS: usize = 8;
 
+/// Keys there may be: with all of them the records are 300 MB, more than any of the disks. Of fewer, an
+/// engine could overwrite one after another for ever, on a disk that never is full of records.
+const KEYS: u64 = 400_000;
+
 struct Run {
     directory: String,
     engine: EngineKind,
@@ -76,15 +80,15 @@ impl Run {
         let mut random = SplitMix(self.seed);
         let mut promises = Promises::new();
         let mut write = 0;
-        let mut refused_removals = Vec::new();
-        for _ in 0..self.fills {
+        let mut refused_removals: Vec<Error> = Vec::new();
+        for fill in 0..self.fills {
             let mut refusals = 0;
             while refusals < REFUSALS {
                 let mut batch = Batch::new();
                 let mut written = Promises::new();
                 for _ in 0..self.batch() {
                     write += 1;
-                    let key = random.next_u64() % 200_000;
+                    let key = random.next_u64() % KEYS;
                     batch.insert(&keyspace, key.to_be_bytes(), value(key, write));
                     written.insert(key, write);
                 }
@@ -95,6 +99,7 @@ impl Run {
                     promises.extend(written);
                 }
             }
+            println!("fill {fill} after {write} writes: {} records", promises.len());
             let keys: Vec<u64> = promises.keys().copied().step_by(2).collect();
             for keys in keys.chunks(self.batch()) {
                 let mut batch = Batch::new();
@@ -103,7 +108,12 @@ impl Run {
                 });
                 match db.write_with(batch, self.durability) {
                     Ok(()) => keys.iter().for_each(|key| _ = promises.remove(key)),
-                    Err(error) if error.kind() == ErrorKind::Full => refused_removals.push(error),
+                    Err(error) if error.kind() == ErrorKind::Full => {
+                        if refused_removals.is_empty() {
+                            self.explain(&db);
+                        }
+                        refused_removals.push(error);
+                    }
                     Err(error) => return Err(format!("remove: {error} ({})", error.kind().name())),
                 }
             }
@@ -121,6 +131,24 @@ impl Run {
         }
         // Killed: nothing is closed.
         kill_myself()
+    }
+
+    /// Prints what there is besides the records when a removal is refused.
+    fn explain(&self, db: &Db) {
+        let stats = db.stats();
+        println!(
+            "a removal is refused: log {} of {} bytes in {} segments, reserve {} bytes",
+            stats.log.bytes_used, stats.log.bytes_max, stats.log.segments, stats.reserved_bytes,
+        );
+        for arguments in [["ls", "-ls"], ["df", "-k"]] {
+            let [program, option] = arguments;
+            let printed =
+                std::process::Command::new(program).args([option, &self.directory]).output();
+            print!(
+                "{}",
+                String::from_utf8_lossy(&printed.map(|all| all.stdout).unwrap_or_default())
+            );
+        }
     }
 
     fn check(&self) -> Outcome<()> {
