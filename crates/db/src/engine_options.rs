@@ -154,7 +154,7 @@ impl TreeLineOptions {
 
     /// Bytes of disk that values which writes replaced may take for snapshots, at least 64 KiB; `None`
     /// is as much as the pages of the keyspace, and 16 MiB at least. Beyond that the oldest snapshot
-    /// ends.
+    /// ends. While they are merged they take up to twice as much.
     #[must_use]
     pub fn snapshot_bytes(self, bytes: Option<u64>) -> Self {
         let bytes = bytes.map_or_else(|| "auto".to_owned(), |bytes| bytes.to_string());

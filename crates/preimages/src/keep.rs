@@ -14,6 +14,7 @@ use spinney_engine::{EngineContext, PreImageStats, SnapshotNumber, Store};
 
 use crate::lives::Lives;
 use crate::marks::{Mark, Marks};
+use crate::room::Links;
 use crate::run::{Pages, Run};
 use crate::table::{Layer, LinkMap, Table};
 
@@ -50,6 +51,9 @@ pub struct PreImages {
     pub(crate) lives: Lives,
     /// Held while lists of tables and parts are changed.
     pub(crate) changing: Mutex<()>,
+    pub(crate) links: Links,
+    /// Held by a write-back for whose links there is no room, until it is done.
+    pub(crate) turn: Mutex<()>,
     /// Held by one thread that writes a map out.
     pub(crate) spilling: Mutex<()>,
     /// Held by one thread that merges runs.
@@ -78,6 +82,8 @@ impl PreImages {
             count: AtomicUsize::new(0),
             lives: Lives::default(),
             changing: Mutex::new(()),
+            links: Links::default(),
+            turn: Mutex::new(()),
             spilling: Mutex::new(()),
             merging: Mutex::new(()),
             linking: RwLock::new(()),
@@ -154,8 +160,12 @@ impl PreImages {
 
     /// Adds a link to the map of a table, which may be sealed meanwhile.
     fn link(&self, table: &Table, key: &[u8], value: Option<ValueRef<'_>>) {
-        // A map is replaced before it is sealed.
-        while !table.parts.load().map.link(key, value) {}
+        loop {
+            // A map is replaced before it is sealed.
+            if let Some(bytes) = table.parts.load().map.link(key, value) {
+                return self.links.note(bytes);
+            }
+        }
     }
 
     pub(crate) fn table(&self, number: u64) -> Option<Arc<Table>> {
@@ -175,7 +185,7 @@ impl PreImages {
     /// bound: nothing else makes them less.
     #[must_use]
     pub fn marked_too_many(&self, most: usize) -> Vec<Vec<u8>> {
-        if self.marks.bytes() <= self.bound.load(SeqCst) / 2 {
+        if self.marks.bytes() <= self.bound() / 2 {
             return Vec::new();
         }
         self.marks.some(most)
@@ -303,12 +313,12 @@ impl PreImages {
         self.run_bytes_max.store(run_bytes_max, SeqCst);
     }
 
-    /// Returns the bytes of memory that maps, marks and runs hold.
+    /// Returns the bytes of memory that maps, marks, runs and their buffers hold.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let mut of_runs = 0;
         self.each_run(|run| of_runs += run.memory_bytes());
-        self.link_bytes() + self.marks.bytes() + of_runs
+        self.link_bytes() + self.marks.bytes() + of_runs + self.pages.memory_bytes()
     }
 
     /// Bytes of maps.
@@ -373,19 +383,29 @@ impl PreImages {
         self.tables.store(Arc::new(tables));
     }
 
+    /// Most bytes of memory.
+    pub(crate) fn bound(&self) -> u64 {
+        self.bound.load(SeqCst)
+    }
+
     /// Whether maps take more than so many eighths of the bound. Their half is four.
     pub(crate) fn is_over(&self, eighths: u64) -> bool {
-        self.link_bytes() > self.bound.load(SeqCst) / 8 * eighths
+        self.is_over_with(0, eighths)
+    }
+
+    /// The same, with so many bytes more.
+    pub(crate) fn is_over_with(&self, bytes: u64, eighths: u64) -> bool {
+        self.link_bytes() + bytes > self.bound() / 8 * eighths
     }
 
     fn is_far_over(&self) -> bool {
-        let bound = self.bound.load(SeqCst);
+        let bound = self.bound();
         self.link_bytes() + self.marks.bytes() > bound + BEYOND_BYTES_MAX.max(bound / 4)
     }
 
     #[cold]
     fn end_for_want_of_memory(&self) {
-        let bound = self.bound.load(SeqCst);
+        let bound = self.bound();
         let text = format!(
             "what it keeps of replaced values exceeds {bound} bytes, a quarter of the keyspace's memory, by far"
         );

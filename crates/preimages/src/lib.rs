@@ -34,15 +34,15 @@
 //! 5. Nothing here is durable or named by anything durable: pages of runs are free after a crash.
 //!
 //! **Memory.** Maps and marks have half of the bound each. From a quarter of theirs on the background
-//! writes the largest map out as a run, from half on writers do, and from three quarters on they wait for that. When
-//! the half of marks is full, writers write marked records back. Far past the bound, where
-//! neither helps, all snapshots of the keyspace end.
+//! writes the largest map out as a run, from half on writers do, and from three quarters on they wait for that. A
+//! write-back takes [room](LinkRoom) for its links first. When the half of marks is full, writers write
+//! marked records back. Far past the bound, where none of it helps, all snapshots of the keyspace end.
 //!
 //! **Concurrency.** Everything may be called from any thread. Writers of one key are ordered by its
-//! stripe. Locks, first to last: `spilling`, `merging`, `changing`, `linking`, a shard of marks; they come after all
-//! locks of the engine. Nothing waits or does I/O under the last two.
+//! stripe. Locks, first to last: `turn`, all locks of the engine, `spilling`, `merging`, `changing`,
+//! `linking`, a shard of marks. Nothing waits or does I/O under the last two.
 //!
-//! Read `table`, then `keep` (writers), `find` and `overlay` (readers), `spill` and `run`.
+//! Read `table`, then `keep` (writers), `room` (write-back), `find` and `overlay` (readers), `spill` and `run`.
 
 #![forbid(unsafe_code)]
 
@@ -52,6 +52,7 @@ mod keep;
 mod lives;
 mod marks;
 mod overlay;
+mod room;
 mod run;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
@@ -64,5 +65,6 @@ mod table;
 mod tests;
 
 pub use keep::{Known, PreImages};
+pub use room::LinkRoom;
 pub use run::{PAGES, PURPOSE};
 pub use snapshot::{InPlace, begin};

@@ -4,11 +4,13 @@
 //! the newest to the oldest are looked through, and of each key the oldest link is kept. Marks are no
 //! part of that, because they are in no order; so they are looked up for the keys that were found. Where
 //! an older table has a mark for a key, its page counts, which the engine delivered. A mark that was
-//! resolved meanwhile has become a link, perhaps behind the place that was looked at: then all keys
-//! that were found are looked up once more.
+//! resolved meanwhile has become a link, in the map of its table, perhaps after that was looked at: then
+//! the maps of older tables are looked at once more for the keys that were found, and everything if one
+//! of them was replaced.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use spinney_base::shim::atomic::Ordering::SeqCst;
 use spinney_base::{Result, ValueRef};
@@ -16,8 +18,9 @@ use spinney_engine::overlay::Edits;
 use spinney_engine::{OwnedValue, ScanRequest};
 use spinney_sync::hash_key;
 
+use crate::find::Seen;
 use crate::keep::PreImages;
-use crate::table::{Age, Layer, Link};
+use crate::table::{Age, Layer, Link, LinkMap, Table};
 
 /// Most links of one source that are gathered at once, and most bytes.
 const LINKS_MAX: usize = 4096;
@@ -89,8 +92,10 @@ impl PreImages {
         let hidden = needed.iter().position(|table| table.is_rest_absent.load(SeqCst));
         let needed = &needed[..hidden.map_or(needed.len(), |index| index + 1)];
         let mut gathered = Gathered { forward, links: BTreeMap::new(), end: None };
+        let mut looked = Vec::with_capacity(needed.len());
         for table in needed.iter().rev() {
             let parts = table.parts.load_full();
+            looked.push((table, parts.map.clone()));
             let map = Layer::Map(parts.map.clone());
             for layer in std::iter::once(&map).chain(parts.layers.iter().rev()) {
                 gather(&mut gathered, layer, range)?;
@@ -100,7 +105,7 @@ impl PreImages {
         if let Some(end) = &end {
             links.retain(|key, _| if forward { key <= end } else { key >= end });
         }
-        self.heed_marks(number, &mut links, resolved)?;
+        self.heed_marks((number, resolved), &looked, &mut links)?;
         let mut links: Vec<_> = links.into_iter().map(|(key, (_, link))| (key, link)).collect();
         if !forward {
             links.reverse();
@@ -108,12 +113,13 @@ impl PreImages {
         Ok(Overlay { links, next: 0, end, hides_rest: hidden.is_some() })
     }
 
-    /// Takes those out whose pages count, and looks again at all if a mark went meanwhile.
+    /// Takes those out whose pages count, and looks again if a mark went meanwhile: since `resolved` had
+    /// gone. `looked` are the tables, newest first, with the maps that were looked at.
     fn heed_marks(
         &self,
-        number: u64,
+        (number, resolved): (u64, u64),
+        looked: &[(&&Arc<Table>, Arc<LinkMap>)],
         links: &mut BTreeMap<Vec<u8>, (Age, Link)>,
-        resolved: u64,
     ) -> Result<()> {
         let hash = |key: &[u8]| hash_key(self.context.keyspace, key);
         if self.has_marks() {
@@ -123,13 +129,24 @@ impl PreImages {
                 !mark.is_some_and(|mark| (number..age.0).contains(&mark.table))
             });
         }
+        let Some((oldest, _)) = looked.last() else { return Ok(()) };
         if self.resolved.load(SeqCst) == resolved {
             return Ok(());
         }
+        let is_in_maps =
+            looked.iter().all(|(table, map)| Arc::ptr_eq(&table.parts.load().map, map));
         let mut gone = Vec::new();
-        for (key, (_, link)) in links.iter_mut() {
+        // No mark is older than links of the oldest table.
+        for (key, (age, link)) in links.iter_mut().filter(|(_, (age, _))| age.0 > oldest.number) {
+            if is_in_maps {
+                let older = looked.iter().rev().take_while(|(table, _)| table.number < age.0);
+                if let Some(found) = older.into_iter().find_map(|(_, map)| map.get(key)) {
+                    *link = found;
+                }
+                continue;
+            }
             match self.find(number, key, hash(key))? {
-                crate::find::Seen::Link(found) => *link = found,
+                Seen::Link(found) => *link = found,
                 _ => gone.push(key.clone()),
             }
         }

@@ -20,7 +20,7 @@ use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::{BlockKind, OwnedValue, Store};
 use spinney_extent::{BlockHeader, PageRun};
 use spinney_filter::{BLOCK_BYTES, block_contains, block_count, block_of};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageEditor, PageView, Put};
 
 use crate::table::{Age, Link, Show};
@@ -36,6 +36,9 @@ const PIECE_PAGES: usize = 64;
 
 /// Pages that a range reads together.
 const READ_PAGES: usize = 16;
+
+/// Pages of buffers that are kept for the next reads, as long as there are runs.
+const BUFFER_PAGES: usize = READ_PAGES;
 
 const FILTER_BITS: u32 = 10;
 
@@ -54,11 +57,18 @@ pub(crate) struct Pages {
     count: Mutex<u64>,
     /// Pages that were read since the last merge.
     looked: AtomicU64,
+    /// To read into.
+    buffers: BufferPool,
 }
 
 impl Pages {
     pub(crate) fn of(store: Arc<Store>) -> Arc<Pages> {
-        Arc::new(Pages { store, count: Mutex::new(0), looked: AtomicU64::new(0) })
+        Arc::new(Pages {
+            store,
+            count: Mutex::new(0),
+            looked: AtomicU64::new(0),
+            buffers: BufferPool::new(BUFFER_PAGES),
+        })
     }
 
     /// Number of pages that were read since the last merge.
@@ -91,6 +101,14 @@ impl Pages {
         let mut count = self.count.lock();
         self.store.release_run(piece);
         *count -= u64::from(piece.pages);
+        if *count == 0 {
+            self.buffers.trim(0);
+        }
+    }
+
+    /// Bytes of memory that it holds.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        (self.buffers.pages_kept() * PAGE_BYTES) as u64
     }
 }
 
@@ -172,7 +190,7 @@ impl Run {
 
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Link>> {
         let Some(index) = self.page_that_may_have(key, hash) else { return Ok(None) };
-        let mut buf = AlignedBuf::new(1);
+        let mut buf = self.of.buffers.lend(1);
         let (piece, place) = self.place_of(index);
         self.of.look(1);
         self.of.store.read_run_page(&piece, place, PAGES, buf.page_mut(0), PURPOSE)?;
@@ -204,7 +222,7 @@ impl Run {
             let some =
                 if forward { left.start..left.start + count } else { left.end - count..left.end };
             left = if forward { some.end..left.end } else { left.start..some.start };
-            let mut buf = AlignedBuf::new(count);
+            let mut buf = self.of.buffers.lend(count);
             let pages: Vec<_> = some.clone().map(|index| self.place_of(index)).collect();
             self.of.look(count);
             self.of.store.read_run_pages(&pages, PAGES, &mut buf, PURPOSE)?;
@@ -230,7 +248,7 @@ pub(crate) fn see_pages(
     see: &mut dyn FnMut(usize, &PageView<'_>),
 ) -> Result<()> {
     let Some((first, _)) = pages.first() else { return Ok(()) };
-    let mut buf = AlignedBuf::new(pages.len());
+    let mut buf = first.of.buffers.lend(pages.len());
     let places: Vec<_> = pages.iter().map(|(run, index)| run.place_of(*index)).collect();
     first.of.store.read_run_pages(&places, PAGES, &mut buf, PURPOSE)?;
     for (place, (run, index)) in pages.iter().enumerate() {

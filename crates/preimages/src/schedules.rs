@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use shuttle::thread::{JoinHandle, spawn};
 use spinney_base::schedules::check;
+use spinney_base::shim::atomic::{AtomicUsize, Ordering::SeqCst};
 use spinney_engine::{Direction, EngineSnapshot};
 
 use crate::small::{Small, get, scan};
@@ -191,6 +192,31 @@ fn s15_folds_beside_others() {
         assert_eq!(small.images.tables.load().len(), 1, "nothing was folded");
         is_first(&*snapshot);
         assert_eq!(get(&*snapshot, "b").unwrap(), "b0");
+    });
+}
+
+/// Write-backs that together would link more than there is room for come one after another: of four, of
+/// which each wants 10 KiB of 24, two have room, and one has its turn.
+#[test]
+fn room_for_links_is_not_given_twice() {
+    check(300, || {
+        let small = Small::new();
+        let _snapshot = small.begin(1);
+        // Each counts 256 bytes, as long as nothing has been linked.
+        (0..40).for_each(|key| small.put(1, &key.to_string(), "new"));
+        let under_way = Arc::new(AtomicUsize::new(0));
+        let write_back = || {
+            let under_way = under_way.clone();
+            thread(&small, move |small| {
+                let room = small.images.room_for_links(1000).unwrap();
+                let others = under_way.fetch_add(1, SeqCst);
+                assert!(others < 3, "room for {} write-backs", others + 1);
+                under_way.fetch_sub(1, SeqCst);
+                drop(room);
+            })
+        };
+        let threads = [write_back(), write_back(), write_back(), write_back()];
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 

@@ -127,13 +127,20 @@ impl PreImages {
         }
     }
 
+    /// Bytes of the runs that count. One that was merged away is there as long as a reader has it.
+    fn run_bytes(&self) -> u64 {
+        let mut pages = 0;
+        self.each_run(|run| pages += run.page_count());
+        pages * PAGE_BYTES as u64
+    }
+
     /// Whether runs take less than half of what they may.
     fn has_room_for_half(&self) -> bool {
-        self.run_pages() * PAGE_BYTES as u64 <= self.run_bytes_max.load(SeqCst) / 2
+        self.run_bytes() <= self.run_bytes_max.load(SeqCst) / 2
     }
 
     fn has_room(&self, bytes: u64) -> bool {
-        self.run_pages() * PAGE_BYTES as u64 + bytes <= self.run_bytes_max.load(SeqCst)
+        self.run_bytes() + bytes <= self.run_bytes_max.load(SeqCst)
     }
 
     /// Ends snapshots because a run cannot be written or read: for want of room the oldest, else all that

@@ -70,15 +70,14 @@ impl LinkMap {
         Some(value(&entry).map(OwnedValue::from))
     }
 
-    /// Adds a link, unless the map is sealed. Returns whether it did.
-    pub(crate) fn link(&self, key: &[u8], value: Option<ValueRef<'_>>) -> bool {
+    /// Adds a link, unless the map is sealed. Returns its bytes, if it did.
+    pub(crate) fn link(&self, key: &[u8], value: Option<ValueRef<'_>>) -> Option<u64> {
         let tag = value.map_or(ABSENT, |value| if value.large { LARGE } else { INLINE });
-        let bytes = value.unwrap_or(ValueRef::EMPTY).bytes;
-        let is_linked = self.map.put(key, tag, bytes, &Pinned::new()).is_ok();
-        if is_linked {
-            self.bytes.fetch_add((key.len() + bytes.len()) as u64 + LINK_BYTES, SeqCst);
-        }
-        is_linked
+        let value = value.unwrap_or(ValueRef::EMPTY).bytes;
+        self.map.put(key, tag, value, &Pinned::new()).ok()?;
+        let bytes = (key.len() + value.len()) as u64 + LINK_BYTES;
+        self.bytes.fetch_add(bytes, SeqCst);
+        Some(bytes)
     }
 
     /// Bytes of its links.

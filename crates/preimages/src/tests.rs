@@ -570,6 +570,34 @@ fn what_was_linked_again_is_not_written_out() {
     assert_eq!(all(&*first), of_round(9));
 }
 
+/// The bound of disk is for runs that are needed: those that a reader still has after they were merged
+/// end no snapshot.
+#[test]
+fn runs_that_were_merged_away_do_not_count() {
+    let small = Small::new();
+    let name = |number: usize| format!("k{number:04}");
+    (0..400).for_each(|number| small.put(0, &name(number), &"y".repeat(100)));
+    let snapshot = small.begin(1);
+    let before = all(&*snapshot);
+    for _ in 0..8 {
+        (0..200).for_each(|number| small.put(1, &name(number), &"x".repeat(100)));
+        spill(&small);
+    }
+    let mut read = Vec::new();
+    small.images.each_run(|run| read.push(run.clone()));
+    while !small.images.background().unwrap() {
+        assert_eq!(all(&*snapshot), before);
+    }
+    let pages = small.images.run_pages();
+    small.images.follow(0, pages / 2 * PAGE_BYTES as u64);
+    (200..400).for_each(|number| small.put(1, &name(number), &"x".repeat(100)));
+    spill(&small);
+    assert_eq!(small.images.stats().ended, 0);
+    assert_eq!(all(&*snapshot), before);
+    drop(read);
+    assert!(small.images.run_pages() < pages / 2);
+}
+
 /// Runs that nobody reads are merged when there are very many, and after reads when there are some: puts
 /// beside a snapshot that is only held pay for no merge.
 #[test]

@@ -197,6 +197,11 @@ impl SegmentIndex {
         self.with_list_at(lower, here).unwrap_or_default()
     }
 
+    /// Number of entries of the dirty list of the segment with this lower bound.
+    pub(crate) fn dirty_len(&self, lower: &[u8]) -> usize {
+        self.with_list_at(lower, |list| list.entries.len()).unwrap_or_default()
+    }
+
     /// The oldest entries of the dirty list of the segment with this lower bound, at most `most`.
     /// They stay listed: a reader of the segment must find them meanwhile.
     pub(crate) fn oldest_dirty(&self, lower: &[u8], most: usize) -> Vec<Listed> {

@@ -10,13 +10,14 @@
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Found, ScanRequest};
-use spinney_preimages::{InPlace, Known, PreImages};
+use spinney_preimages::{InPlace, Known, LinkRoom, PreImages};
 use spinney_records::Cached;
 use spinney_sync::hash_key;
 
 use crate::merge::{Dirty, Pages, Records};
 use crate::policy::BATCH_PAGES;
 use crate::scan::Position;
+use crate::segment::Located;
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 
@@ -94,6 +95,32 @@ impl TreeLine {
             let old: Option<ValueRef<'_>> = records.find(key);
             self.pre_images.bring_home(key, hash(key), old);
         }
+    }
+
+    /// Splits off as many segments as one write-back may have of those that are left, and takes room
+    /// for what it will keep of their pages.
+    pub(crate) fn with_room_for_links<'s>(
+        &self,
+        left: &mut &'s [Located],
+    ) -> Result<(&'s [Located], Option<LinkRoom<'_>>)> {
+        let mut links = 0;
+        let mut count = left.len();
+        if self.pre_images.has_marks() {
+            let most = self.pre_images.links_at_once();
+            let dirty = |at: &Located| self.shape.index.dirty_len(at.lower.bytes()) as u64;
+            count = 0;
+            for more in left.iter().map(dirty) {
+                if count > 0 && links + more > most {
+                    break;
+                }
+                count += 1;
+                links += more;
+            }
+        }
+        let (some, rest) = left.split_at(count);
+        *left = rest;
+        let room = (links > 0).then(|| self.pre_images.room_for_links(links));
+        Ok((some, room.transpose()?))
     }
 
     /// Whether one of these records is marked.

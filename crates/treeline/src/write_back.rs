@@ -117,11 +117,20 @@ impl TreeLine {
         segments: &[Located],
         only: Option<&BTreeSet<Vec<u8>>>,
     ) -> Result<()> {
-        if segments.is_empty() {
-            return Ok(());
+        let mut left = segments;
+        while !left.is_empty() {
+            // For marks that become copies in memory: here nothing is locked yet.
+            let (some, _room) = self.with_room_for_links(&mut left)?;
+            self.write_back_some(some, only)?;
         }
-        // Marks become copies in memory, in each thread that writes back: here nothing is locked yet.
-        self.pre_images.relieve()?;
+        Ok(())
+    }
+
+    fn write_back_some(
+        &self,
+        segments: &[Located],
+        only: Option<&BTreeSet<Vec<u8>>>,
+    ) -> Result<()> {
         let _inside = probe::enter("write-back");
         let _gate = self.shape.gate.read();
         let mut wanted = Vec::new();

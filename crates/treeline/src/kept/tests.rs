@@ -122,6 +122,31 @@ fn pair(key: &[u8], value: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), value.to_vec())
 }
 
+/// A write-back of much that is marked goes part by part, and writes out in between what it has kept:
+/// 1.4 MB of values in 64 KiB of memory, beyond which there may be 1 MiB.
+#[test]
+fn a_long_write_back_ends_no_snapshot() {
+    let tree = empty();
+    let keys: Vec<Vec<u8>> = (0..700_u32).map(|key| key.to_be_bytes().to_vec()).collect();
+    let old = [7; 2000];
+    for key in &keys {
+        write(&tree, key, Some(&old), 0);
+    }
+    go_home(&tree);
+    let snapshot = begin(&tree, 1);
+    for key in &keys {
+        write(&tree, key, Some(b"new"), 1);
+    }
+    let stats = tree.pre_images.stats();
+    assert!(stats.marks > 650, "only {} marks", stats.marks);
+    tree.write_back(&keys).unwrap();
+    let stats = tree.pre_images.stats();
+    assert_eq!((stats.ended, stats.marks), (0, 0));
+    assert!(stats.memory_bytes < 128 << 10, "{} bytes", stats.memory_bytes);
+    let wanted: Vec<_> = keys.iter().map(|key| pair(key, &old)).collect();
+    assert!(scan(&*snapshot, ALL, Direction::Forward, 1000) == wanted);
+}
+
 /// S5: the pre-image is what was there before the put.
 #[test]
 fn s05_what_is_kept_is_from_before_the_put() {
