@@ -52,8 +52,6 @@ pub struct PreImages {
     /// Held while lists of tables and parts are changed.
     pub(crate) changing: Mutex<()>,
     pub(crate) links: Links,
-    /// Held by a write-back for whose links there is no room, until it is done.
-    pub(crate) turn: Mutex<()>,
     /// Held by one thread that writes a map out.
     pub(crate) spilling: Mutex<()>,
     /// Held by one thread that merges runs.
@@ -83,7 +81,6 @@ impl PreImages {
             lives: Lives::default(),
             changing: Mutex::new(()),
             links: Links::default(),
-            turn: Mutex::new(()),
             spilling: Mutex::new(()),
             merging: Mutex::new(()),
             linking: RwLock::new(()),

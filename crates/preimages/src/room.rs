@@ -14,8 +14,9 @@
 //! did so far, on average.
 
 use spinney_base::Result;
-use spinney_base::shim::MutexGuard;
+
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::{Mutex, MutexGuard};
 
 use crate::keep::PreImages;
 
@@ -33,6 +34,8 @@ pub(crate) struct Links {
     made_bytes: AtomicU64,
     /// Bytes of links for which write-backs under way have room.
     to_come: AtomicU64,
+    /// Held by a write-back for whose links there is no room, until it is done.
+    turn: Mutex<()>,
 }
 
 impl Links {
@@ -86,7 +89,7 @@ impl PreImages {
             return Ok(together);
         }
         drop(together);
-        let turn = self.turn.lock();
+        let turn = self.links.turn.lock();
         take();
         let alone = room(Some(turn));
         self.relieve()?;
