@@ -202,41 +202,6 @@ fn first_read(main: &Keyspace) -> (Option<Vec<u8>>, [u64; 3]) {
     (first, std::array::from_fn(|index| after[index] - before[index]))
 }
 
-/// Insert at the tail, remove at the head, read the first: a read costs no more after many removals
-/// than after few.
-#[test]
-fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
-    for engine in ENGINES {
-        let world = World::new(engine, 16 << 20);
-        world.fill(0..2_000);
-        let mut windows = Vec::new();
-        for window in 0..36u64 {
-            let mut sums = [0; 3];
-            for number in window * 2_000..(window + 1) * 2_000 {
-                world.fill(number + 2_000..number + 2_001);
-                world.remove([number]);
-                if number % 10 == 0 {
-                    let (first, counts) = first_read(&world.main);
-                    assert_eq!(first.as_deref(), Some(&key(number + 1)[..]));
-                    (0..3).for_each(|index| sums[index] += counts[index]);
-                }
-                if number % 64 == 0 {
-                    world.runtime.step();
-                }
-            }
-            windows.push(sums);
-        }
-        let sum = |windows: &[[u64; 3]], index| windows.iter().map(|sums| sums[index]).sum::<u64>();
-        for index in 0..3 {
-            let (second, last) = (sum(&windows[6..18], index), sum(&windows[24..], index));
-            // Of 2,400 reads; buffers are merged now and then, which is half a page of some reads.
-            assert!(last * 5 <= second * 6 + 5 * 1_200, "{engine:?}: {last} after {second}");
-        }
-        let pages = sum(&windows[24..], 0) / (12 * 200);
-        assert!(pages <= 4, "{engine:?}: {pages} pages for the first record");
-    }
-}
-
 /// A queue that is never quiet takes no more than twice what its records take, and 8 MiB, though
 /// the background hardly gets to run. (`turtle` frees what its flushes and checkpoints pass over.)
 #[test]
