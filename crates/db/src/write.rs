@@ -421,8 +421,13 @@ impl State {
             self.life.check_writable()?;
             self.want_checkpoint();
             if let Some(error) = self.checkpoints.error() {
-                if error.is_full() && std::mem::take(&mut may_make_room) {
-                    self.make_room(has_values, bytes)?;
+                // It may have failed long ago: what failed once refuses nobody who has not tried.
+                if std::mem::take(&mut may_make_room) {
+                    if error.is_full() {
+                        self.make_room(has_values, bytes)?;
+                    } else if let Err(error) = self.checkpoint() {
+                        self.checkpoints.set_error(Some(error));
+                    }
                     continue;
                 }
                 // The kind of the cause: free space helps against a full disk, not against damage.

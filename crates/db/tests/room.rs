@@ -220,3 +220,40 @@ fn b1_a_checkpoint_that_failed_once_is_forgotten() {
         db.close().unwrap();
     }
 }
+
+/// A background checkpoint could not read a page, once. A batch that fills the log later is not refused
+/// for that: a writer tries itself before it gives up.
+#[test]
+fn b1_a_checkpoint_that_could_not_read_is_forgotten() {
+    for engine in ENGINES {
+        let disk = SimDisk::new(1);
+        let runtime = Runtime::stepped(1);
+        let options = Options::default().memory(5 << 20).log_bytes_max(1 << 20);
+        let options = options.scrub_bytes_per_second(0);
+        let options = options.disk(Arc::new(disk.clone())).runtime(runtime.clone());
+        let db = Db::open("/db", options).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+        // Five times the memory, ten records a page, so that a checkpoint reads.
+        for number in 0..64_000u32 {
+            keyspace.insert(number.to_be_bytes(), [1; 300]).unwrap();
+        }
+        db.checkpoint().unwrap();
+        for number in (0..64_000u32).step_by(17) {
+            if db.stats().log.bytes_used >= 480 << 10 {
+                break;
+            }
+            keyspace.insert(number.to_be_bytes(), [2; 300]).unwrap();
+        }
+        let before = db.stats().log.bytes_used;
+        disk.inject(Fault::ReadError { at: disk.reads() + 1 });
+        runtime.sleep(std::time::Duration::from_secs(70));
+        (0..20).for_each(|_| _ = runtime.step());
+        assert_eq!(disk.faults_struck(), 1, "{engine:?}: nothing was read");
+        assert!(db.stats().log.bytes_used >= before, "{engine:?}: the checkpoint succeeded");
+
+        let mut batch = Batch::new();
+        (0..175u32).for_each(|number| _ = batch.insert(&keyspace, number.to_be_bytes(), [3; 3000]));
+        db.write(batch).unwrap_or_else(|error| panic!("{engine:?}: {error}"));
+        db.close().unwrap();
+    }
+}
