@@ -13,7 +13,7 @@ use spinney_base::{Error, ErrorKind, ValueRef};
 use spinney_engine::{EngineContext, PreImageStats, SnapshotNumber, Store};
 
 use crate::lives::Lives;
-use crate::marks::{Mark, Marks};
+use crate::marks::{Mark, Marks, Notes};
 use crate::room::Links;
 use crate::run::{Pages, Run};
 use crate::table::{Layer, LinkMap, Table};
@@ -69,11 +69,11 @@ pub struct PreImages {
 }
 
 impl PreImages {
-    /// Makes the pre-images of a keyspace whose runs lie in `store`.
+    /// Makes the pre-images of a keyspace whose runs lie in `store`, and whose marks are `notes`.
     #[must_use]
-    pub fn new(context: EngineContext, store: Arc<Store>) -> PreImages {
+    pub fn new(context: EngineContext, store: Arc<Store>, notes: Arc<dyn Notes>) -> PreImages {
         PreImages {
-            marks: Marks::new(context.keyspace),
+            marks: Marks::new(context.keyspace, notes),
             context,
             pages: Pages::of(store),
             tables: ArcSwap::default(),
@@ -92,17 +92,17 @@ impl PreImages {
     }
 
     /// Keeps what a write of a batch with this number replaces. The engine calls it in its `apply`,
-    /// before the put; `know` tells what its memory has of the key.
+    /// before the put; `know` tells what its memory has of the key. Returns the note to put with the
+    /// record ([`Notes`]).
     #[inline]
+    #[must_use]
     pub fn keep(
         &self,
         newest: SnapshotNumber,
         (key, hash): (&[u8], u64),
         know: impl FnOnce(&mut Vec<u8>) -> Known,
-    ) {
-        if newest != SnapshotNumber::NONE {
-            self.keep_for(newest.0, (key, hash), know);
-        }
+    ) -> u8 {
+        if newest == SnapshotNumber::NONE { 0 } else { self.keep_for(newest.0, (key, hash), know) }
     }
 
     #[inline(never)]
@@ -111,41 +111,43 @@ impl PreImages {
         newest: u64,
         (key, hash): (&[u8], u64),
         know: impl FnOnce(&mut Vec<u8>) -> Known,
-    ) {
+    ) -> u8 {
         let tables = self.tables.load();
-        let Some(table) = tables.iter().rev().find(|table| table.number <= newest) else { return };
+        let Some(table) = tables.iter().rev().find(|table| table.number <= newest) else {
+            return 0;
+        };
         if self.lives.has_ended(table.number) {
-            return;
+            return 0;
         }
         if self.marks.get(key, hash).is_some_and(|mark| mark.table == table.number)
             || table.parts.load().map.contains(key)
         {
-            return;
+            return 0;
         }
         if self.is_far_over() {
             // Nothing waits or is freed here; the flag is set before the put (S16).
             self.end_for_want_of_memory();
-            return;
+            return 0;
         }
         let mut old = Vec::new();
         let value = match know(&mut old) {
             Known::Value => Some(ValueRef::inline(&old)),
             Known::Large => Some(ValueRef::large(&old)),
             Known::Absent => None,
-            Known::Unknown => {
-                self.mark(table, key, hash);
-                return;
-            }
+            Known::Unknown => return self.mark(table, key, hash),
         };
         self.link(table, key, value);
+        0
     }
 
-    fn mark(&self, table: &Table, key: &[u8], hash: u64) {
+    fn mark(&self, table: &Table, key: &[u8], hash: u64) -> u8 {
         table.marks.fetch_add(1, SeqCst);
+        let (note, before) = self.marks.set(key, hash, table.number);
         // One that is replaced is of a table that is gone: the snapshots that needed it are.
-        if let Some(before) = self.marks.set(key, hash, table.number) {
+        if let Some(before) = before {
             self.unmarked(before);
         }
+        note
     }
 
     /// Counts that a mark has gone.
@@ -178,8 +180,8 @@ impl PreImages {
         self.marks.len() > 0
     }
 
-    /// Returns some marked keys, for the engine to write back, when marks take more than half of the
-    /// bound: nothing else makes them less.
+    /// Returns some marked keys, for the engine to write back, when marks that are no notes take more
+    /// than half of the bound: nothing else makes them less.
     #[must_use]
     pub fn marked_too_many(&self, most: usize) -> Vec<Vec<u8>> {
         if self.marks.bytes() <= self.bound() / 2 {

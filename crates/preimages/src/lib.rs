@@ -6,8 +6,8 @@
 //!     record in the cache: link a copy      ----->  sealed maps             sealed maps
 //!     else: mark the key, read nothing              map: key -> pre-image   map: key -> pre-image
 //!                                                     ^
-//!   write-back, which reads the page anyway           |
-//!     link what the page holds for marked keys  ------'     marks: key -> (table, mark number)
+//!   write-back, which reads the page anyway           |     marks: notes in the records' headers,
+//!     link what the page holds for marked keys  ------'            which name the table
 //! ```
 //!
 //! A batch bears the number of the newest snapshot that it follows. Its writes go to the newest table
@@ -33,10 +33,11 @@
 //!    looked at after the read.
 //! 5. Nothing here is durable or named by anything durable: pages of runs are free after a crash.
 //!
-//! **Memory.** Maps and marks have half of the bound each. From a quarter of theirs on the background
-//! writes the largest map out as a run, from half on writers do, and from three quarters on they wait for that. A
-//! write-back takes [room](LinkRoom) for its links first. When the half of marks is full, writers write
-//! marked records back. Far past the bound, where none of it helps, all snapshots of the keyspace end.
+//! **Memory.** Marks take none, unless many tables have some; such marks, and maps, have half of the bound
+//! each. From a quarter of theirs on the background writes the largest map out as a run, from half on
+//! writers do, and from three quarters on they wait for that. A write-back takes [room](LinkRoom) for its
+//! links first. When the half of marks is full, writers write marked records back. Far past the bound,
+//! where none of it helps, all snapshots of the keyspace end.
 //!
 //! **Concurrency.** Everything may be called from any thread. Writers of one key are ordered by its
 //! stripe. Locks, first to last: `turn`, all locks of the engine, `spilling`, `merging`, `changing`,
@@ -51,6 +52,7 @@ mod find;
 mod keep;
 mod lives;
 mod marks;
+mod outside;
 mod overlay;
 mod room;
 mod run;
@@ -65,6 +67,7 @@ mod table;
 mod tests;
 
 pub use keep::{Known, PreImages};
+pub use marks::Notes;
 pub use room::LinkRoom;
 pub use run::{PAGES, PURPOSE};
 pub use snapshot::{InPlace, begin};

@@ -8,7 +8,7 @@ use spinney_base::schedules::check;
 use spinney_base::shim::atomic::{AtomicUsize, Ordering::SeqCst};
 use spinney_engine::{Direction, EngineSnapshot};
 
-use crate::small::{Small, get, scan};
+use crate::small::{Small, get, hash, scan};
 
 /// A thread that does something with the engine.
 fn thread(small: &Arc<Small>, body: impl FnOnce(&Small) + Send + 'static) -> JoinHandle<()> {
@@ -74,6 +74,24 @@ fn s07_marks_are_looked_up_anew() {
         is_first(&*snapshot);
         writer.join().unwrap();
         is_first(&*snapshot);
+    });
+}
+
+/// A slot that another table gets while a mark is looked at: the mark is of its own table, or gone.
+#[test]
+fn s07_a_slot_is_another_tables_only_afterwards() {
+    check(2000, || {
+        let small = Small::with(&["a", "b"]);
+        let _snapshots = [small.begin(1), small.begin(15)];
+        small.put(1, "a", "a1");
+        let writer = thread(&small, |small| {
+            small.write_back();
+            small.put(15, "b", "b1");
+        });
+        let mark = small.images.marks.get(b"a", hash(b"a"));
+        assert!(mark.is_none_or(|mark| mark.table == 1), "{mark:?}");
+        writer.join().unwrap();
+        assert_eq!(small.images.marks.get(b"b", hash(b"b")).unwrap().note, 2);
     });
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spinney_base::shim::{Mutex, RwLock};
+use spinney_base::shim::{Mutex, MutexGuard, RwLock};
 use spinney_base::{
     Error, ErrorKind, KeyspaceId, Lsn, MemoryBudget, Next, Poison, Result, Runtime, ValueRef,
 };
@@ -24,6 +24,7 @@ use spinney_sync::hash_key;
 use spinney_wal::{Log, LogOptions};
 
 use crate::keep::{Known, PreImages};
+use crate::marks::Notes;
 use crate::snapshot::{InPlace, begin};
 
 pub(crate) const KEYSPACE: KeyspaceId = KeyspaceId(1);
@@ -47,6 +48,28 @@ type Deed = Box<dyn FnOnce(&Small) + Send>;
 struct Record {
     value: Option<Vec<u8>>,
     is_dirty: bool,
+    note: u8,
+}
+
+#[derive(Debug, Default)]
+struct Records(Mutex<BTreeMap<Vec<u8>, Record>>);
+
+impl Records {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Record>> {
+        self.0.lock()
+    }
+}
+
+impl Notes for Records {
+    fn note(&self, key: &[u8], _hash: u64) -> u8 {
+        self.lock().get(key).filter(|record| record.is_dirty).map_or(0, |record| record.note)
+    }
+
+    fn clear_note(&self, key: &[u8], _hash: u64, note: u8) -> bool {
+        let mut records = self.lock();
+        let record = records.get_mut(key).filter(|record| record.is_dirty && record.note == note);
+        record.map(|record| record.note = 0).is_some()
+    }
 }
 
 /// What a caller does at the steps of a reader.
@@ -63,7 +86,7 @@ impl std::fmt::Debug for Deeds {
 pub(crate) struct Small {
     pub(crate) images: PreImages,
     values: Arc<Values>,
-    cache: Mutex<BTreeMap<Vec<u8>, Record>>,
+    cache: Arc<Records>,
     page: RwLock<BTreeMap<Vec<u8>, Vec<u8>>>,
     deeds: Deeds,
 }
@@ -106,10 +129,11 @@ impl Small {
     pub(crate) fn new() -> Arc<Small> {
         let context = context(&SimDisk::new(1));
         let store = store(&context);
+        let cache = Arc::new(Records::default());
         Arc::new(Small {
-            images: PreImages::new(context, store.clone()),
+            images: PreImages::new(context, store.clone(), cache.clone()),
             values: Values::new(store, 1 << 10, Box::new(Nobody), LargeList::default()),
-            cache: Mutex::default(),
+            cache,
             page: RwLock::new(BTreeMap::new()),
             deeds: Deeds::default(),
         })
@@ -164,7 +188,7 @@ impl Small {
     pub(crate) fn admit(&self, key: &str) {
         let page = self.page.read();
         let value = page.get(key.as_bytes()).cloned();
-        let record = Record { value, is_dirty: false };
+        let record = Record { value, is_dirty: false, note: 0 };
         self.cache.lock().entry(key.as_bytes().to_vec()).or_insert(record);
     }
 
@@ -332,16 +356,20 @@ impl Engine for Small {
     fn cancel(&self, _write: &Write<'_>, _prepared: Prepared) {}
 
     fn apply(&self, write: &Write<'_>, _prepared: Prepared, _lsn: Lsn, newest: SnapshotNumber) {
-        self.images.keep(newest, (write.key, write.hash), |old| match self.cached(write.key) {
+        let know = |old: &mut Vec<u8>| match self.cached(write.key) {
             None => Known::Unknown,
             Some(None) => Known::Absent,
             Some(Some(value)) => {
                 old.extend_from_slice(&value);
                 Known::Value
             }
-        });
+        };
+        let note = self.images.keep(newest, (write.key, write.hash), know);
         let value = write.value.map(|value| value.bytes.to_vec());
-        self.cache.lock().insert(write.key.to_vec(), Record { value, is_dirty: true });
+        let mut cache = self.cache.lock();
+        let before = cache.get(write.key).filter(|before| before.is_dirty);
+        let note = before.map_or(note, |before| before.note);
+        cache.insert(write.key.to_vec(), Record { value, is_dirty: true, note });
     }
 
     fn make_resident(&self, _key: &[u8], _hash: u64) -> Result<()> {

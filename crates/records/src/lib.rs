@@ -47,7 +47,8 @@ use shard::{Cause, Shard};
 use spinney_base::ValueRef;
 
 /// 28 bits of a key's hash. They find the shard, the bucket, and all records that may be meant.
-/// Lists of records use the other four bits of a word.
+/// Lists of records use the other four bits of a word, and a dirty record has a *note* there, a
+/// number of its user's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordId(pub u32);
 
@@ -163,16 +164,27 @@ impl RecordCache {
     }
 
     /// Puts a dirty record into the words that were reserved for it. If it replaces the pointer to
-    /// a large value, that is appended to `replaced`.
+    /// a large value, that is appended to `replaced`. A record that was dirty keeps its note; any
+    /// other gets `note`, below 16.
     pub fn put(
         &self,
         id: RecordId,
         key: &[u8],
-        value: Option<ValueRef<'_>>,
+        (value, note): (Option<ValueRef<'_>>, u8),
         words: usize,
         replaced: &mut Vec<u8>,
     ) -> Became {
-        self.shard(id).put(id, key, value, words, replaced)
+        self.shard(id).put(id, key, (value, note), words, replaced)
+    }
+
+    /// Returns the note of a key's dirty record; 0 if there is none.
+    pub fn note(&self, id: RecordId, key: &[u8]) -> u8 {
+        self.shard(id).note(id, key)
+    }
+
+    /// Sets a note to 0, if the key's dirty record has this one. Returns whether it had.
+    pub fn clear_note(&self, id: RecordId, key: &[u8], note: u8) -> bool {
+        self.shard(id).clear_note(id, key, note)
     }
 
     /// Admits a record that was read from a page, if there is space without I/O, no newer version

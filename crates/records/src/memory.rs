@@ -3,10 +3,10 @@
 //! A record in the ring:
 //!
 //! ```text
-//!  63            32 31    28 27         16 15          0
-//! +----------------+--------+-------------+-------------+
-//! |       id       | flags  | key length  | value length|   one word
-//! +----------------+--------+-------------+-------------+
+//!  63  60 59      32 31    28 27         16 15          0
+//! +------+----------+--------+-------------+-------------+
+//! | note |    id    | flags  | key length  | value length|   one word
+//! +------+----------+--------+-------------+-------------+
 //! | key, padded with zeros to whole words               |
 //! | value, padded with zeros to whole words             |
 //! ```
@@ -48,6 +48,9 @@ pub(super) const LIVE: u64 = 1 << 28;
 pub(super) const DIRTY: u64 = 1 << 29;
 pub(super) const WRITING: u64 = 1 << 30;
 pub(super) const TOMBSTONE: u64 = 1 << 31;
+
+/// Where the note of a record begins.
+const NOTE_SHIFT: u32 = 32 + RecordId::BITS;
 
 /// Highest priority of a record.
 pub(super) const PRIORITY_MAX: u8 = 3;
@@ -108,7 +111,16 @@ impl Header {
     }
 
     pub(super) fn id(self) -> RecordId {
-        RecordId((self.0 >> 32) as u32)
+        RecordId((self.0 >> 32) as u32 & ((1 << RecordId::BITS) - 1))
+    }
+
+    /// The note of a dirty record.
+    pub(super) fn note(self) -> u8 {
+        if self.has(DIRTY) { (self.0 >> NOTE_SHIFT) as u8 } else { 0 }
+    }
+
+    pub(super) fn with_note(self, note: u8) -> Self {
+        Header(self.0 & !(15 << NOTE_SHIFT) | u64::from(note) << NOTE_SHIFT)
     }
 
     pub(super) fn key_length(self) -> usize {

@@ -264,7 +264,7 @@ impl Shard {
         &self,
         id: RecordId,
         key: &[u8],
-        value: Option<ValueRef<'_>>,
+        (value, note): (Option<ValueRef<'_>>, u8),
         reserved: usize,
         replaced: &mut Vec<u8>,
     ) -> Became {
@@ -280,9 +280,10 @@ impl Shard {
         let memory = self.memory.load();
         let _latch = self.latch.lock();
         let Some(old) = memory.find_key(id, key) else {
-            state.append(&memory, header, key, bytes, PRIORITY_WRITTEN);
+            state.append(&memory, header.with_note(note), key, bytes, PRIORITY_WRITTEN);
             return Became { dirty: true, may_be_new: true };
         };
+        let header = header.with_note(if old.header.has(DIRTY) { old.header.note() } else { note });
         memory.bump_priority(old.bucket);
         if old.header.has(LARGE) {
             memory.read_value(old.word, old.header, replaced);
@@ -303,6 +304,27 @@ impl Shard {
             dirty: !old.header.has(DIRTY) || old.header.has(WRITING),
             may_be_new: old.header.has(TOMBSTONE),
         }
+    }
+
+    pub(super) fn note(&self, id: RecordId, key: &[u8]) -> u8 {
+        loop {
+            let version = self.latch.version();
+            let found = self.memory.load().find_key(id, key);
+            if self.latch.validate(version) {
+                return found.map_or(0, |place| place.header.note());
+            }
+        }
+    }
+
+    pub(super) fn clear_note(&self, id: RecordId, key: &[u8], note: u8) -> bool {
+        let _state = self.state.lock();
+        let memory = self.memory.load();
+        let found = memory.find_key(id, key).filter(|place| place.header.note() == note);
+        let Some(Place { word, header, .. }) = found else { return false };
+        // Whoever finds it gone finds what its user did before.
+        let _latch = self.latch.lock();
+        memory.set_header(word, header.with_note(0));
+        true
     }
 
     pub(super) fn admit(

@@ -22,6 +22,7 @@ fn value_of(bytes: &[u8]) -> ValueRef<'_> {
 struct Known {
     value: Option<Vec<u8>>,
     dirty: bool,
+    note: u8,
 }
 
 /// Drives one cache and a map of what it may answer.
@@ -54,12 +55,16 @@ impl Driver {
         let mut cached = Vec::new();
         let large = self.cache.get(id_of(key), key, &mut cached) == Cached::Large;
         let mut replaced = Vec::new();
-        let put = self.cache.put(id_of(key), key, value.map(value_of), words, &mut replaced);
+        let note = if was_dirty { 9 } else { value.map_or(3, |value| value.len() as u8 % 16) };
+        let put =
+            self.cache.put(id_of(key), key, (value.map(value_of), note), words, &mut replaced);
         let present = self.model.get(key).is_some_and(|known| known.value.is_some());
         assert_eq!(put.dirty, !was_dirty);
         assert!(!(put.may_be_new && was_dirty && present), "a dirty value is known");
         assert_eq!(replaced, if large { cached } else { Vec::new() });
-        self.model.insert(key.to_vec(), Known { value: value.map(<[u8]>::to_vec), dirty: true });
+        let note = if was_dirty { self.model[key].note } else { note };
+        let value = value.map(<[u8]>::to_vec);
+        self.model.insert(key.to_vec(), Known { value, dirty: true, note });
     }
 
     /// Writes one key back; `meanwhile` is put while its page is being written.
@@ -83,13 +88,21 @@ impl Driver {
             && let Prepared::Ready(words) = self.cache.prepare(id_of(key), key, Some(newer.into()))
         {
             assert!(
-                self.cache.put(id_of(key), key, Some(newer.into()), words, &mut Vec::new()).dirty,
+                self.cache
+                    .put(id_of(key), key, (Some(newer.into()), 0), words, &mut Vec::new())
+                    .dirty,
                 "a change during write-back is dirty again"
             );
-            self.model.insert(key.to_vec(), Known { value: Some(newer.to_vec()), dirty: true });
+            let note = self.model[key].note;
+            self.model
+                .insert(key.to_vec(), Known { value: Some(newer.to_vec()), dirty: true, note });
         } else {
             self.model.get_mut(key).expect("it is dirty").dirty = false;
         }
+        let note = std::mem::take(&mut self.model.get_mut(key).expect("it is known").note);
+        assert_eq!(self.cache.note(id_of(key), key), note);
+        assert!(note == 15 || !self.cache.clear_note(id_of(key), key, 15));
+        assert!(note == 0 || self.cache.clear_note(id_of(key), key, note));
         match value {
             Some(value) => self.pages.insert(key.to_vec(), value),
             None => self.pages.remove(key),
@@ -100,6 +113,7 @@ impl Driver {
     fn check(&self, key: &[u8]) {
         let mut out = b"before".to_vec();
         let known = self.model.get(key);
+        assert_eq!(self.cache.note(id_of(key), key), known.map_or(0, |known| known.note));
         match self.cache.get(id_of(key), key, &mut out) {
             cached @ (Cached::Present | Cached::Large) => {
                 assert_eq!(cached == Cached::Large, value_of(&out[6..]).large);
@@ -361,7 +375,7 @@ fn readers_see_whole_values() {
                 Prepared::Busy => panic!("one writer"),
             }
         };
-        cache.put(id_of(key), key, Some(ValueRef::inline(&value)), words, &mut Vec::new());
+        cache.put(id_of(key), key, (Some(ValueRef::inline(&value)), 0), words, &mut Vec::new());
     }
     stop.store(true, Relaxed);
     for reader in readers {
@@ -387,7 +401,7 @@ fn reserved_room_outlasts_a_smaller_size() {
         cache.resize(CACHE_BYTES_MIN);
         for (number, words) in (0..).zip(reserved) {
             let value = Some((&value[..]).into());
-            cache.put(id_of(&key(number)), &key(number), value, words, &mut Vec::new());
+            cache.put(id_of(&key(number)), &key(number), (value, 0), words, &mut Vec::new());
         }
         for number in 0..count {
             let mut out = Vec::new();
@@ -422,7 +436,7 @@ fn reserved_room_outlasts_what_is_read() {
             }
         };
         cache.admit(id_of(&read), &read, value());
-        cache.put(id, &key, value(), words, &mut Vec::new());
+        cache.put(id, &key, (value(), 0), words, &mut Vec::new());
         assert!(cache.usage().filled <= cache.usage().bytes);
     }
     assert!(written.len() > 1000, "all that stays is dirty");
@@ -481,7 +495,7 @@ fn a_full_ring_of_few_records_names_one_of_them_and_grows_for_what_is_reserved()
                 Prepared::Busy => panic!("nobody else is there"),
             }
         };
-        cache.put(id_of(key), key, Some(value), words, &mut Vec::new());
+        cache.put(id_of(key), key, (Some(value), 0), words, &mut Vec::new());
     }
     assert!(cache.usage().bytes <= 8 << 10);
     // All of a batch is prepared before any is put.
@@ -498,7 +512,7 @@ fn a_full_ring_of_few_records_names_one_of_them_and_grows_for_what_is_reserved()
         })
         .collect();
     for (key, words) in keys.iter().zip(prepared) {
-        cache.put(id_of(key), key, Some(value), words, &mut Vec::new());
+        cache.put(id_of(key), key, (Some(value), 0), words, &mut Vec::new());
     }
     cache.resize(8 << 10);
     assert!(cache.usage().bytes > 100_000, "dirty records keep what they need");

@@ -169,7 +169,7 @@ impl Engine for TreeLine {
     fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn, newest: SnapshotNumber) {
         let id = RecordId::of(write.hash);
         // Before the put: a reader that finds the new value finds this, too (S5).
-        self.pre_images.keep(newest, (write.key, write.hash), |old| {
+        let note = self.pre_images.keep(newest, (write.key, write.hash), |old| {
             known_in(self.memory.cache.peek(id, write.key, old))
         });
         let pointer = write.value.filter(|value| value.large);
@@ -177,8 +177,9 @@ impl Engine for TreeLine {
             self.large.applied(pointer.bytes, 0);
         }
         let mut replaced = Vec::new();
+        let value = (write.value, note);
         let Became { dirty, may_be_new } =
-            self.memory.cache.put(id, write.key, write.value, reserved(prepared), &mut replaced);
+            self.memory.cache.put(id, write.key, value, reserved(prepared), &mut replaced);
         self.workload.put(write.key, write.value.is_some(), may_be_new);
         if dirty && policy::is_long_list(self.shape.index.push_dirty(write.key, id)) {
             self.background.note_long_list(write.key);

@@ -7,11 +7,13 @@
 //! **Invariant** (S11): a marked record is never staged, because what its page shows would change and
 //! nobody would have read the old value.
 
+use std::sync::Arc;
+
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Found, ScanRequest};
-use spinney_preimages::{InPlace, Known, LinkRoom, PreImages};
-use spinney_records::Cached;
+use spinney_preimages::{InPlace, Known, LinkRoom, Notes, PreImages};
+use spinney_records::{Cached, RecordCache, RecordId};
 use spinney_sync::hash_key;
 
 use crate::merge::{Dirty, Pages, Records};
@@ -28,6 +30,20 @@ pub(crate) fn known_in(cached: Cached) -> Known {
         Cached::Large => Known::Large,
         Cached::Absent => Known::Absent,
         Cached::Unknown => Known::Unknown,
+    }
+}
+
+/// The record cache, which has the notes of marked records.
+#[derive(Debug)]
+pub(crate) struct CacheNotes(pub(crate) Arc<RecordCache>);
+
+impl Notes for CacheNotes {
+    fn note(&self, key: &[u8], hash: u64) -> u8 {
+        self.0.note(RecordId::of(hash), key)
+    }
+
+    fn clear_note(&self, key: &[u8], hash: u64, note: u8) -> bool {
+        self.0.clear_note(RecordId::of(hash), key, note)
     }
 }
 

@@ -10,6 +10,7 @@
 //! **Invariant**: a cache that gets less is cut before another gets more, so together they stay
 //! below the target, except for dirty records that have to wait.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spinney_base::KeyspaceId;
@@ -30,7 +31,7 @@ use crate::tuning::Tuning;
 /// The caches of one keyspace, and the shares that they have.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    pub(crate) cache: RecordCache,
+    pub(crate) cache: Arc<RecordCache>,
     pub(crate) pages: PageCache,
     pub(crate) filters: PageFilters,
     /// Buffers of batches.
@@ -51,7 +52,7 @@ impl Memory {
     /// Empty caches of a keyspace with `target` bytes of memory now, which may get `most`.
     pub(crate) fn new(target: u64, most: u64) -> Self {
         Memory {
-            cache: RecordCache::new(target, most),
+            cache: Arc::new(RecordCache::new(target, most)),
             pages: PageCache::new(most),
             filters: PageFilters::new(target),
             buffers: BufferPool::new(policy::BUFFERS_BURST * policy::buffer_pages(target)),

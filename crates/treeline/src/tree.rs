@@ -17,6 +17,7 @@ use crate::background::Background;
 use crate::by_log::ByLog;
 use crate::codec::decode_segments;
 use crate::index::SegmentIndex;
+use crate::kept::CacheNotes;
 use crate::memory::Memory;
 use crate::policy::{BATCH_PAGES, FEW_PAGES};
 use crate::segment::PageRef;
@@ -87,7 +88,7 @@ impl TreeLine {
         large: LargeList,
         redo: Lsn,
     ) -> TreeLine {
-        let memory = context.memory.target();
+        let target = context.memory.target();
         // What is made once is sized by what the target may become.
         let most = context.memory.most();
         let store = Arc::new(store);
@@ -96,13 +97,15 @@ impl TreeLine {
         // A value may be in the checkpoint's list although its record was not applied when the
         // power went, and without a log only the pages tell.
         shape.large_unsettled.store(!large.is_empty(), Ordering::Relaxed);
+        let memory = Memory::new(target, most);
+        let notes = Arc::new(CacheNotes(Arc::clone(&memory.cache)));
         TreeLine {
             tuning: Tuning::default(),
             shape,
-            memory: Memory::new(memory, most),
-            pre_images: PreImages::new(context.clone(), Arc::clone(&store)),
+            memory,
+            pre_images: PreImages::new(context.clone(), Arc::clone(&store), notes),
             large: Values::new(store, RECORD_BYTES_MAX, owner, large),
-            workload: Workload::new(&context.runtime, memory),
+            workload: Workload::new(&context.runtime, target),
             background: Background::default(),
             context,
         }
