@@ -350,7 +350,8 @@ impl PreImages {
         let mut stats = PreImageStats::default();
         stats.snapshots = self.lives.len();
         stats.links = self.maps().iter().map(|(_, map)| map.len()).sum();
-        stats.marks = self.marks.len();
+        // Those of tables that are gone stand for nothing.
+        stats.marks = if self.is_empty() { 0 } else { self.marks.len() };
         stats.memory_bytes = self.memory_bytes();
         stats.run_bytes = self.run_pages() * PAGE_BYTES as u64;
         stats.spills = self.spilled.load(SeqCst);
