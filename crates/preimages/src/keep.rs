@@ -200,17 +200,20 @@ impl PreImages {
     /// marked. The caller excludes every other thread that would rewrite the page (S10).
     pub fn bring_home(&self, key: &[u8], hash: u64, old: Option<ValueRef<'_>>) {
         let Some(mark) = self.marks.get(key, hash) else { return };
-        let _linking = self.linking.read();
-        if let Some(table) = self.table(mark.table)
-            && !self.lives.has_ended(mark.table)
-            && !table.parts.load().map.contains(key)
         {
-            if self.is_far_over() {
-                self.end_for_want_of_memory();
-            } else {
-                self.link(&table, key, old);
+            let _linking = self.linking.read();
+            if let Some(table) = self.table(mark.table)
+                && !self.lives.has_ended(mark.table)
+                && !table.parts.load().map.contains(key)
+            {
+                if self.is_far_over() {
+                    self.end_for_want_of_memory();
+                } else {
+                    self.link(&table, key, old);
+                }
             }
         }
+        // While the mark is counted its table is not folded.
         self.resolved.fetch_add(1, SeqCst);
         if self.marks.remove(key, hash, mark) {
             self.unmarked(mark);

@@ -40,9 +40,8 @@
 //! where none of it helps, all snapshots of the keyspace end.
 //!
 //! **Concurrency.** Everything may be called from any thread. Writers of one key are ordered by its
-//! stripe. Locks, first to last: `turn`, locks of the engine, `spilling`, `merging`, `changing`,
-//! `linking`, the lock of a record's note, a shard of marks outside. Nothing waits or does I/O under the
-//! last three.
+//! stripe. Locks, first to last: `turn`, all locks of the engine, `spilling`, `merging`, `changing`,
+//! `linking`, a shard of marks outside. Nothing waits or does I/O under the last two.
 //!
 //! Read `table`, then `keep` (writers), `room` (write-back), `find` and `overlay` (readers), `spill` and `run`.
 
