@@ -147,6 +147,38 @@ fn a_long_write_back_ends_no_snapshot() {
     assert!(scan(&*snapshot, ALL, Direction::Forward, 1000) == wanted);
 }
 
+/// More tables have marks than there are notes: what has no note is found as well, before and after its
+/// record was written back.
+#[test]
+fn marks_of_many_tables() {
+    let tree = empty();
+    let keys: Vec<Vec<u8>> = (0..40_u8).map(|key| vec![key]).collect();
+    for key in &keys {
+        write(&tree, key, Some(b"old"), 0);
+    }
+    go_home(&tree);
+    let mut snapshots = Vec::new();
+    for (number, key) in keys.iter().enumerate() {
+        snapshots.push(begin(&tree, number as u64 + 1));
+        write(&tree, key, Some(b"new"), number as u64 + 1);
+    }
+    let stats = tree.pre_images.stats();
+    assert_eq!((stats.links, stats.marks), (0, 40));
+    assert!(stats.memory_bytes > 0, "all marks are notes");
+    for _ in 0..2 {
+        for (number, snapshot) in snapshots.iter().enumerate() {
+            let value = |at: usize| if at < number { b"new" } else { b"old" };
+            let wanted = keys.iter().enumerate().map(|(at, key)| pair(key, value(at)));
+            assert_eq!(all(&**snapshot), wanted.collect::<Vec<_>>());
+            let found = get(&**snapshot, &keys[number]);
+            assert_eq!(found.as_deref(), Some(&b"old"[..]));
+        }
+        go_home(&tree);
+    }
+    let stats = tree.pre_images.stats();
+    assert_eq!((stats.links, stats.marks), (40, 0));
+}
+
 /// S5: the pre-image is what was there before the put.
 #[test]
 fn s05_what_is_kept_is_from_before_the_put() {
