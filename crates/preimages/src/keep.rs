@@ -51,6 +51,7 @@ pub struct PreImages {
     pub(crate) lives: Lives,
     /// Held while lists of tables and parts are changed.
     pub(crate) changing: Mutex<()>,
+    /// Links that were made, and those to come.
     pub(crate) links: Links,
     /// Held by one thread that writes a map out.
     pub(crate) spilling: Mutex<()>,

@@ -121,7 +121,8 @@ impl TreeLine {
     ) -> Result<(&'s [Located], Option<LinkRoom<'_>>)> {
         let mut links = 0;
         let mut count = left.len();
-        if self.pre_images.has_marks() {
+        // Marks that no snapshot needs become no links.
+        if !self.pre_images.is_empty() && self.pre_images.has_marks() {
             let most = self.pre_images.links_at_once();
             let dirty = |at: &Located| self.shape.index.dirty_len(at.lower.bytes()) as u64;
             count = 0;
