@@ -184,8 +184,11 @@ fn show(key: &[u8]) -> String {
 }
 
 fn range_text(range: &LostRange) -> String {
-    let upper = range.upper.as_deref().map_or_else(|| "the end".to_owned(), show);
-    format!("from {:?} up to {upper:?}", show(&range.lower))
+    let upper = match range.upper.as_deref() {
+        Some(upper) => format!("{:?}", show(upper)),
+        None => "the end".to_owned(),
+    };
+    format!("from {:?} up to {upper}", show(&range.lower))
 }
 
 fn to_json(report: &SalvageReport) -> serde_json::Value {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, ValueRef, probe};
-use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, SalvagedValue, Store};
+use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, Notes, SalvagedValue, Store};
 use spinney_io::{AlignedBuf, Directory, Disk, IfMissing, OpenMode, Purpose};
 use spinney_wal::superblock::Superblock;
 use spinney_wal::{Log, LogOptions, RecordKind, tail_name};
@@ -383,7 +383,12 @@ impl Saving {
         let mut report = self.report;
         report.lost_values = self.lost.into_keys().collect();
         if let Some(salvage) = self.old {
-            let findings = salvage.findings().clone();
+            let mut findings = salvage.findings().clone();
+            if let Some((page, damage)) = salvage.store().early_end() {
+                let mut notes = Notes::default();
+                notes.damaged(page, &damage);
+                notes.tell(salvage.store(), &mut findings);
+            }
             report.checkpoint = findings.checkpoint;
             report.damaged = findings.damaged;
             report.lost = findings.lost;

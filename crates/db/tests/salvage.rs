@@ -421,6 +421,32 @@ fn p22_damaged_pages_are_told() {
     assert!(overflowed >= 12, "{overflowed} overflow pages damaged");
 }
 
+/// A file that ends early, at any place: either all records are saved, or it is told that some are not.
+#[test]
+fn p22_a_file_that_ends_early_is_told() {
+    for seed in 0..3 {
+        let mut old = Old::new(seed, true);
+        old.write([60, 700, 3_000][seed as usize]);
+        let (disk, model) = old.close();
+        let pages = disk.contents(Path::new(FILE)).unwrap().len() as u64 / 4096;
+        for page in (0..pages).step_by(pages as usize / 60 + 1) {
+            let disk = disk.kill();
+            let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
+            file.truncate(page * 4096).unwrap();
+            file.sync(Purpose::TOOL).unwrap();
+            let report = salvage(&disk);
+            let found = contents(&disk, "main").len();
+            let when = format!("seed {seed}, {page} of {pages} pages");
+            assert!(
+                found == model.len() || !report.is_whole(),
+                "{when}: {found} records, {report:#?}"
+            );
+            let one = &report.keyspaces[0];
+            assert!(found > 0 || one.older.is_empty(), "{when}: older ones of nothing");
+        }
+    }
+}
+
 /// A crash in the middle of reorganizations: with the log everything that was promised is saved;
 /// without it each key has a value that it had since the last checkpoint.
 #[test]

@@ -539,3 +539,25 @@ fn p22_faults_while_a_turtle_is_salvaged() {
     }
     assert!(told > 0);
 }
+
+/// A file that ends early, at any place: either all records are saved, or it is told that some are not;
+/// and where there are none, that they are lost.
+#[test]
+fn p22_a_turtle_file_that_ends_early_is_told() {
+    let old = an_old_one(3, 4, false);
+    let pages = old.disk.contents(Path::new(FILE)).unwrap().len() as u64 / 4096;
+    for page in (0..pages).step_by(pages as usize / 60 + 1) {
+        let cut = |disk: &SimDisk| {
+            let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
+            file.truncate(page * 4096).unwrap();
+            file.sync(Purpose::TOOL).unwrap();
+        };
+        let (_, report) = damaged(&old, &format!("{page} of {pages} pages"), cut);
+        let one = report.keyspaces.iter().find(|one| one.name == "turtle").unwrap();
+        assert!(!report.is_whole() || page > 4, "{page} of {pages} pages: {report:#?}");
+        assert!(
+            one.records > 0 || one.older.is_empty(),
+            "{page} of {pages} pages: older of nothing"
+        );
+    }
+}

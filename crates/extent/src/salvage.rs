@@ -55,10 +55,15 @@ impl Store {
         options: StoreOptions,
     ) -> Result<(Store, Newest)> {
         let file = directory.open(name, OpenMode::EXISTING.read_only())?;
-        match Store::open_file(file, options.clone()) {
-            Ok((store, checkpoint, payload)) => Ok((store, Ok((checkpoint, payload)))),
-            Err(error) => Ok((Store::open_unread(directory, name, options)?, Err(error))),
-        }
+        let slots = match SlotPages::read(&*file, options.keyspace, Purpose::TOOL) {
+            Ok(slots) => slots,
+            Err(error) => return Ok((Store::open_unread(directory, name, options)?, Err(error))),
+        };
+        // A file that ends early may still have its checkpoint.
+        let checkpoint = slots.newest().checkpoint();
+        let store = Store::new(file, options, slots);
+        let payload = store.read_payload();
+        Ok((store, payload.map(|payload| (checkpoint, payload))))
     }
 
     /// Opens a store file without reading it. Nothing may be written to it.
@@ -86,10 +91,35 @@ impl Store {
         Ok(Store::new(file, options, SlotPages::new(slots)))
     }
 
+    /// Returns where the file ends, if its slots say that it was longer.
+    #[must_use]
+    pub fn early_end(&self) -> Option<(PageNumber, Damage)> {
+        let bytes = self.file.len().ok()?;
+        let (slots, _) = self.readable_slots();
+        let longest = slots.iter().max_by_key(|slot| slot.end)?;
+        let page = u32::try_from(bytes / PAGE_BYTES as u64).ok()?;
+        longest.too_long_for(bytes).map(|damage| (PageNumber(page), damage))
+    }
+
     /// Returns the readable slots, the newest first, and why an unreadable one that may have been
     /// newer cannot be read.
     #[must_use]
     pub fn found_slots(&self) -> (Vec<FoundSlot>, Option<Error>) {
+        let (mut slots, mut lost) = self.readable_slots();
+        // Whether an unreadable slot may have been the newest.
+        if SlotPages::read(&*self.file, self.keyspace(), Purpose::TOOL).is_ok() {
+            lost = None;
+        }
+        slots.sort_unstable_by_key(|slot| std::cmp::Reverse(slot.generation));
+        let with_payload = |slot| {
+            let payload = self.read_payload_of(&slot);
+            (slot, payload)
+        };
+        (slots.into_iter().map(with_payload).collect(), lost)
+    }
+
+    /// Returns the readable slots, and why the last one of the others cannot be read.
+    fn readable_slots(&self) -> (Vec<Slot>, Option<Error>) {
         let mut slots: Vec<Slot> = Vec::new();
         let mut lost = None;
         for page in (0..SLOT_PAGES).map(PageNumber) {
@@ -105,16 +135,7 @@ impl Store {
                 Err(error) => lost = Some(error),
             }
         }
-        // Whether an unreadable slot may have been the newest.
-        if SlotPages::read(&*self.file, self.keyspace(), Purpose::TOOL).is_ok() {
-            lost = None;
-        }
-        slots.sort_unstable_by_key(|slot| std::cmp::Reverse(slot.generation));
-        let with_payload = |slot| {
-            let payload = self.read_payload_of(&slot);
-            (slot, payload)
-        };
-        (slots.into_iter().map(with_payload).collect(), lost)
+        (slots, lost)
     }
 
     /// Returns the kind of the first block of a keyspace's file that only engines write, if there

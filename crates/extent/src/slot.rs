@@ -44,6 +44,7 @@ use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber};
 
 use crate::free::{Extent, ORDER_MAX};
 use crate::header::{BlockHeader, BlockKind, Damage, HEADER_BYTES, u32_at, u64_at};
+use crate::store::Checkpoint;
 
 const GENERATION: usize = 32;
 const REDO: usize = 40;
@@ -90,6 +91,18 @@ impl Slot {
     #[must_use]
     pub fn page(generation: u64) -> PageNumber {
         PageNumber(u32::from(!generation.is_multiple_of(2)))
+    }
+
+    /// Returns what the checkpoint holds beside its payload.
+    pub(crate) fn checkpoint(&self) -> Checkpoint {
+        Checkpoint { redo: self.redo, structure: self.structure }
+    }
+
+    /// Says what is wrong with a file of `bytes` that has this slot, if it ends too early.
+    pub(crate) fn too_long_for(&self, bytes: u64) -> Option<Damage> {
+        let needed = self.end.offset();
+        let expected = format!("a file of at least {needed} bytes");
+        (bytes < needed).then(|| Damage::new(expected, format!("{bytes} bytes (truncated)")))
     }
 
     /// Returns the number of pages of the payload.

@@ -229,15 +229,10 @@ impl Store {
         let slots = SlotPages::read(&*file, options.keyspace, Purpose::RECOVERY)?;
         let slot = slots.newest();
         let length = file.len()?;
-        if length < slot.end.offset() {
-            return Err(Error::corruption(
-                file.path().display(),
-                length,
-                format!("a file of at least {} bytes", slot.end.offset()),
-                format!("{length} bytes (truncated)"),
-            ));
+        if let Some(Damage { expected, found }) = slot.too_long_for(length) {
+            return Err(Error::corruption(file.path().display(), length, expected, found));
         }
-        let checkpoint = Checkpoint { redo: slot.redo, structure: slot.structure };
+        let checkpoint = slot.checkpoint();
         let store = Self::new(file, options, slots);
         let payload = store.read_payload()?;
         Ok((store, checkpoint, payload))
@@ -810,7 +805,7 @@ impl Store {
         Ok(())
     }
 
-    fn read_payload(&self) -> Result<Vec<u8>> {
+    pub(crate) fn read_payload(&self) -> Result<Vec<u8>> {
         let slot = self.slots.lock().newest().clone();
         self.read_payload_of(&slot)
     }

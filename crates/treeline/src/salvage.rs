@@ -237,6 +237,27 @@ impl Salvage {
     }
 }
 
+/// The same keys in as few ranges as there can be, in order.
+fn joined(mut ranges: Vec<LostRange>) -> Vec<LostRange> {
+    ranges.sort_unstable_by(|one, other| one.lower.cmp(&other.lower));
+    let mut joined: Vec<LostRange> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.upper.as_ref().is_none_or(|upper| range.lower <= *upper) => {
+                let longer = range
+                    .upper
+                    .as_ref()
+                    .is_none_or(|new| last.upper.as_ref().is_some_and(|upper| upper < new));
+                if longer {
+                    last.upper = range.upper;
+                }
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
 impl KeyspaceSalvage for Salvage {
     fn follow(&mut self, payload: &[u8]) {
         if let Some(index) = &mut self.index {
@@ -339,9 +360,9 @@ impl KeyspaceSalvage for Salvage {
                 covered.add(part.lower.clone(), part.upper.clone());
             }
         }
-        let empty = parts.iter().all(|part| part.stray);
-        self.findings.lost = if empty { Vec::new() } else { covered.free(&[], None) };
-        self.findings.older = older;
+        // Where nothing tells which pages there were, nothing tells that there were no more.
+        self.findings.lost = covered.free(&[], None);
+        self.findings.older = joined(older);
         Ok(())
     }
 

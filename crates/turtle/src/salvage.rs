@@ -209,8 +209,9 @@ impl KeyspaceSalvage for Salvage {
         {
             let strays = Strays::new(&self.store, scan, roles, &self.survey.named);
             if self.root.is_none() {
-                if strays.show(&all, None, &mut notes, show)? {
-                    self.is_doubtful = true;
+                self.is_doubtful = strays.show(&all, None, &mut notes, show)?;
+                if !self.is_doubtful {
+                    notes.lost(all.clone());
                 }
                 scan.damaged.iter().for_each(|(page, damage)| notes.damaged(*page, damage));
             }
