@@ -8,6 +8,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Pin;
 
+use crate::runs::Kept;
 use crate::version::Tree;
 use crate::view::View;
 
@@ -67,14 +68,17 @@ impl Snapshots {
         self.count(now);
     }
 
-    /// Counts the bytes that only snapshots keep, beside the view of now.
+    /// Counts the bytes that only snapshots keep, beside the view of now. What several of them share
+    /// counts once.
     pub(crate) fn count(&self, now: &View) {
-        let bytes = |one: &Arc<Pinned>| match &*one.view.load() {
-            Some(view) if !view.tree.is(&now.tree) => view.memory_bytes(),
-            // It shares everything.
-            _ => 0,
-        };
-        let bytes: u64 = self.all().iter().map(bytes).sum();
-        self.bytes.store(bytes, Relaxed);
+        let views = self.all().into_iter().filter_map(|one| one.view.load_full());
+        let others: Vec<_> = views.filter(|view| !view.tree.is(&now.tree)).collect();
+        let mut kept = Kept::default();
+        if !others.is_empty() {
+            now.add_kept(&mut kept);
+        }
+        let of_now = kept.bytes();
+        others.iter().for_each(|view| view.add_kept(&mut kept));
+        self.bytes.store(kept.bytes() - of_now, Relaxed);
     }
 }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::edit::Edit;
+use crate::memtable::Memtable;
 use crate::run::{Item, Items, Run};
 use crate::source::Source;
 
@@ -131,14 +132,14 @@ impl Runs {
     }
 }
 
-/// Memory that runs keep from being given back, each piece counted once.
+/// Memory that runs and memtables keep from being given back, each piece counted once.
 #[derive(Debug, Default)]
-pub(crate) struct Pinned {
+pub(crate) struct Kept {
     pieces: HashMap<usize, u64>,
     total: u64,
 }
 
-impl Pinned {
+impl Kept {
     /// Bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.total
@@ -154,6 +155,11 @@ impl Pinned {
         for source in &run.all().sources {
             self.add_piece(Arc::as_ptr(source) as usize, source.memory_bytes());
         }
+    }
+
+    /// Counts a memtable.
+    pub(crate) fn add_table(&mut self, table: &Arc<Memtable>) {
+        self.add_piece(Arc::as_ptr(table) as usize, table.memory_bytes() as usize);
     }
 
     /// Whether it is new.
@@ -204,7 +210,7 @@ mod tests {
     #[test]
     fn what_runs_share_is_pinned_once() {
         let run = run(&[b"", b"a", b"a\0", b"b", b"c", b"d", b"e", b"f", b"g", b"h"]);
-        let mut pinned = Pinned::default();
+        let mut pinned = Kept::default();
         pinned.add(&run);
         let once = pinned.bytes();
         assert!(once >= run.bytes() && once <= run.bytes() + 10 * 24 + 200);

@@ -24,7 +24,7 @@ use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Totals};
 use crate::policy::BATCH_LEAVES_MAX;
 use crate::run::Run;
-use crate::runs::{Pinned, Runs};
+use crate::runs::{Kept, Runs};
 use crate::update::{Activity, Update, as_children, parents};
 
 /// See the module.
@@ -232,7 +232,7 @@ impl<F: Files> Tree<F> {
     /// The part that a crash would lose, and the memory that it keeps.
     pub(crate) fn pending(&self) -> Pending {
         let mut pending = Pending::default();
-        let mut pinned = Pinned::default();
+        let mut pinned = Kept::default();
         self.each_run(&mut |run| {
             pending.items += run.len() as u64;
             pending.bytes += run.bytes();

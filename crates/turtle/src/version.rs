@@ -31,7 +31,7 @@ use crate::packed::Owned;
 use crate::policy::{self, CREW_MAX, EVACUATED_LEAVES, MERGED_LEAVES, SPREAD, remembered_bytes};
 use crate::range::KeyRange;
 use crate::run::{Item, Run};
-use crate::runs::Runs;
+use crate::runs::{Kept, Runs};
 use crate::tidy::{Goal, Step};
 use crate::tree;
 use crate::update::Activity;
@@ -207,6 +207,11 @@ impl Tree {
         };
         let totals = tree.totals(&files.disk);
         Tree(Arc::new(Inner { files: Arc::clone(files), tree, pending, totals }))
+    }
+
+    /// Counts the memory that its runs keep.
+    pub(crate) fn add_kept(&self, kept: &mut Kept) {
+        self.0.tree.each_run(&mut |run| kept.add(run));
     }
 
     /// Reads the tree that [`Tree::root`] described.

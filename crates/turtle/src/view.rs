@@ -29,6 +29,7 @@ use crate::edit::Edit;
 use crate::files::Passed;
 use crate::memtable::{Memtable, Range};
 use crate::policy::IN_VAIN_MAX;
+use crate::runs::Kept;
 use crate::version::Tree;
 
 /// See the module.
@@ -124,6 +125,12 @@ impl View {
     /// What the memtables know of a key.
     pub(crate) fn get_resident(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Found> {
         self.tables.iter().find_map(|table| table.get(key, hash, out))
+    }
+
+    /// Counts the memory that it keeps.
+    pub(crate) fn add_kept(&self, kept: &mut Kept) {
+        self.tables.iter().for_each(|table| kept.add_table(table));
+        self.tree.add_kept(kept);
     }
 
     /// Bytes of memory that it holds, at most: other views share them.
