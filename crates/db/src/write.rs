@@ -421,7 +421,7 @@ impl State {
             self.life.check_writable()?;
             self.want_checkpoint();
             if let Some(error) = self.checkpoints.error() {
-                // It may have failed long ago: what failed once refuses nobody who has not tried.
+                // That failure may be old: before a writer is refused it tries once itself.
                 if std::mem::take(&mut may_make_room) {
                     if error.is_full() {
                         self.make_room(has_values, bytes)?;

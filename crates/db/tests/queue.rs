@@ -2,30 +2,22 @@
 //! the process reads, so beside other tests the counts differ from run to run.
 #![cfg(not(feature = "shuttle"))]
 
+#[path = "common/first_read.rs"]
+mod first_read;
+
 use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::Runtime;
-use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney_db::{Db, Durability, EngineKind, KeyspaceOptions, Options};
 use spinney_io::sim::SimDisk;
+
+use first_read::first_read;
 
 const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
 
 fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
-}
-
-/// What a read of the first record looks at: pages, cached or not, records, and removed records.
-fn first_read(main: &Keyspace) -> (Option<Vec<u8>>, [u64; 3]) {
-    let counts = |main: &Keyspace| {
-        let stats = main.stats();
-        [stats.scan_pages, stats.scan_records, stats.scan_tombstones]
-    };
-    let before = counts(main);
-    // As of a queue among others, not of all there is.
-    let first = main.range(key(0)..).limit(1).next().map(|record| record.unwrap().0);
-    let after = counts(main);
-    (first, std::array::from_fn(|index| after[index] - before[index]))
 }
 
 /// Insert at the tail, remove at the head, read the first: a read costs no more after many removals
@@ -50,7 +42,7 @@ fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
                 insert(number + 2_000).unwrap();
                 main.remove_with(key(number), Durability::Buffered).unwrap();
                 if number % 10 == 0 {
-                    let (first, counts) = first_read(&main);
+                    let (first, counts) = first_read(&main, key(0));
                     assert_eq!(first.as_deref(), Some(&key(number + 1)[..]));
                     (0..3).for_each(|index| sums[index] += counts[index]);
                 }

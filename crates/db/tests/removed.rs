@@ -2,6 +2,9 @@
 //! read, and at once by `compact`. With either engine, and counted, never timed.
 #![cfg(not(feature = "shuttle"))]
 
+#[path = "common/first_read.rs"]
+mod first_read;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +13,8 @@ use std::time::Duration;
 use spinney_base::Runtime;
 use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::SimDisk;
+
+use first_read::first_read;
 
 const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
 const MINUTE: Duration = Duration::from_secs(60);
@@ -189,19 +194,6 @@ fn d1_what_was_removed_takes_no_room_on_a_real_disk() {
     }
 }
 
-/// What a read of the first record looks at: pages, cached or not, records, and removed records.
-fn first_read(main: &Keyspace) -> (Option<Vec<u8>>, [u64; 3]) {
-    let counts = |main: &Keyspace| {
-        let stats = main.stats();
-        [stats.scan_pages, stats.scan_records, stats.scan_tombstones]
-    };
-    let before = counts(main);
-    // As of a queue among others, not of all there is.
-    let first = main.range(key(0)..).limit(1).next().map(|record| record.unwrap().0);
-    let after = counts(main);
-    (first, std::array::from_fn(|index| after[index] - before[index]))
-}
-
 /// A queue that is never quiet takes no more than twice what its records take, and 8 MiB, though
 /// the background hardly gets to run. (`turtle` frees what its flushes and checkpoints pass over.)
 #[test]
@@ -213,7 +205,7 @@ fn d2_a_busy_queue_of_treeline_takes_bounded_room() {
         world.fill(number + LENGTH..number + LENGTH + 1);
         world.remove([number]);
         if number % 10 == 0 {
-            assert_eq!(first_read(&world.main).0.as_deref(), Some(&key(number + 1)[..]));
+            assert_eq!(first_read(&world.main, key(0)).0.as_deref(), Some(&key(number + 1)[..]));
         }
         if number % 256 == 0 {
             world.runtime.step();
@@ -237,7 +229,7 @@ fn d1_first_reads_of_a_queue_look_at_few_pages_and_records() {
         for number in 0..6_000 {
             world.fill(number + length..number + length + 1);
             world.remove([number]);
-            let (first, counts) = first_read(&world.main);
+            let (first, counts) = first_read(&world.main, key(0));
             assert_eq!(first.as_deref(), Some(&key(number + 1)[..]));
             if number >= 1_000 {
                 reads += 1;
@@ -269,8 +261,8 @@ fn d1_the_first_record_above_many_removed_costs_as_much_as_one_alone() {
         world.fill(0..100_001);
         world.remove(0..100_000);
         pass_time(&world.runtime, MINUTE);
-        let expected = first_read(&alone.main);
-        let found = first_read(&world.main);
+        let expected = first_read(&alone.main, key(0));
+        let found = first_read(&world.main, key(0));
         assert_eq!(found.0.as_deref(), Some(&key(100_000)[..]));
         for (found, expected) in found.1.into_iter().zip(expected.1) {
             assert!(found <= 2 * expected, "{engine:?}: {found} where {expected} would do");

@@ -97,7 +97,7 @@ impl Marks {
     }
 
     fn removed(&self, hash: u64) -> &AtomicU32 {
-        // The low bits choose the shard of a record, and the high ones the stripe of its writers.
+        // Other bits than those that choose the shard of a record.
         &self.removed[(hash >> 32) as usize % STRIPES]
     }
 

@@ -95,7 +95,7 @@ impl PreImages {
         let mut looked = Vec::with_capacity(needed.len());
         for table in needed.iter().rev() {
             let parts = table.parts.load_full();
-            looked.push((table, parts.map.clone()));
+            looked.push((Arc::clone(table), parts.map.clone()));
             let map = Layer::Map(parts.map.clone());
             for layer in std::iter::once(&map).chain(parts.layers.iter().rev()) {
                 gather(&mut gathered, layer, range)?;
@@ -118,7 +118,7 @@ impl PreImages {
     fn heed_marks(
         &self,
         (number, resolved): (u64, u64),
-        looked: &[(&&Arc<Table>, Arc<LinkMap>)],
+        looked: &[(Arc<Table>, Arc<LinkMap>)],
         links: &mut BTreeMap<Vec<u8>, (Age, Link)>,
     ) -> Result<()> {
         let hash = |key: &[u8]| hash_key(self.context.keyspace, key);
