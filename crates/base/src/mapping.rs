@@ -194,6 +194,23 @@ impl Mapping {
         Mapping { map: Some(map), length, is_kept }
     }
 
+    /// Gives the memory of whole pages back to the system; their bytes are zeros from now on.
+    ///
+    /// # Safety
+    /// Nobody borrows these bytes; they are accessed as atomics, if at all.
+    ///
+    /// # Panics
+    /// When these are not whole pages of the mapping.
+    #[expect(unsafe_code, reason = "bytes change behind a shared reference")]
+    pub unsafe fn give_back(&self, offset: usize, bytes: usize) {
+        assert!(offset.is_multiple_of(PAGE_BYTES) && bytes.is_multiple_of(PAGE_BYTES));
+        assert!(offset + bytes <= self.length);
+        let advice = memmap2::UncheckedAdvice::DontNeed;
+        // SAFETY: the caller's. The range lies within the mapping, which is private and has no file.
+        let given = unsafe { self.map().unchecked_advise_range(advice, offset, bytes) };
+        debug_assert!(given.is_ok(), "whole pages of a private mapping");
+    }
+
     #[inline]
     fn map(&self) -> &MmapMut {
         self.map.as_ref().expect("it is there until it is dropped")

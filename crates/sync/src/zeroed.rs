@@ -22,6 +22,9 @@ mod sealed {
         /// The value 0, where there are no bytes to be zeroed.
         #[cfg(feature = "shuttle")]
         fn zero() -> Self;
+        /// Stores it.
+        #[cfg(feature = "shuttle")]
+        fn set_zero(&self);
     }
 }
 
@@ -31,6 +34,10 @@ macro_rules! zeroed {
             #[cfg(feature = "shuttle")]
             fn zero() -> Self {
                 <$atomic>::new(0)
+            }
+            #[cfg(feature = "shuttle")]
+            fn set_zero(&self) {
+                self.store(0, spinney_base::shim::atomic::Ordering::Relaxed);
             }
         }
         impl ZeroedAtomic for $atomic {}
@@ -55,6 +62,17 @@ impl<A: ZeroedAtomic> ZeroedAtomics<A> {
     pub fn new(length: usize) -> Self {
         let map = spinney_base::mapping::Mapping::zeroed(length * size_of::<A>());
         ZeroedAtomics { map, length, atomics: PhantomData }
+    }
+
+    /// Makes `count` atomics from `first` on 0 again, and gives their memory back. Loads and stores
+    /// beside it find either.
+    ///
+    /// # Panics
+    /// When these are not whole pages.
+    pub fn give_back(&self, first: usize, count: usize) {
+        let atomic = size_of::<A>();
+        // SAFETY: nobody reaches the bytes but through atomics.
+        unsafe { self.map.give_back(first * atomic, count * atomic) };
     }
 }
 
@@ -85,6 +103,11 @@ impl<A: ZeroedAtomic> ZeroedAtomics<A> {
     pub fn new(length: usize) -> Self {
         ZeroedAtomics((0..length).map(|_| A::zero()).collect(), PhantomData)
     }
+
+    /// Makes `count` atomics from `first` on 0 again.
+    pub fn give_back(&self, first: usize, count: usize) {
+        self.0[first..first + count].iter().for_each(sealed::Sealed::set_zero);
+    }
 }
 
 #[cfg(feature = "shuttle")]
@@ -108,6 +131,13 @@ mod tests {
         assert!(numbers.iter().all(|number| number.load(Relaxed) == 0));
         numbers[4999].store(7, Relaxed);
         assert_eq!(numbers[4999].load(Relaxed), 7);
+        numbers[1023].store(8, Relaxed);
+        numbers.give_back(1024, 1024);
+        numbers.give_back(4096, 0);
+        assert_eq!((numbers[1023].load(Relaxed), numbers[4999].load(Relaxed)), (8, 7));
+        numbers[1500].store(9, Relaxed);
+        numbers.give_back(1024, 1024);
+        assert_eq!((numbers[1023].load(Relaxed), numbers[1500].load(Relaxed)), (8, 0));
         assert!(ZeroedAtomics::<AtomicU8>::new(0).is_empty());
     }
 }

@@ -1,0 +1,194 @@
+//! Memory of leaves: blocks, each with its latch and the reference bits of its records.
+//!
+//! Chunks of blocks, each as long as all before it together, are mapped when they are first needed and
+//! stay, so that a reader that lost a race reads words that mean nothing and never memory that is gone.
+//! Memory of a free block that is not needed soon goes back to the system.
+//!
+//! **Reference bits**, two for each slot, are no part of the leaf: readers set them without its latch, and
+//! a bit that a late reader sets in the wrong place changes only what leaves the tier next.
+
+use std::sync::OnceLock;
+
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_sync::{VersionLatch, ZeroedAtomics};
+
+use crate::leaf::{BLOCK_WORDS, Leaf, RECORDS_MAX};
+
+/// Blocks of the first chunk.
+const FIRST: usize = 16;
+const CHUNKS: usize = 20;
+
+/// Words of reference bits of one block.
+const REFERENCE_WORDS: usize = (RECORDS_MAX * BITS).div_ceil(64);
+/// Reference bits of one record.
+const BITS: usize = 2;
+const PER_WORD: usize = 64 / BITS;
+/// Most that the reference bits of a record say.
+pub(crate) const REFERENCE_MAX: u64 = (1 << BITS) - 1;
+
+/// Bytes of memory that a block takes.
+pub(crate) const BLOCK_BYTES: u64 =
+    ((BLOCK_WORDS + REFERENCE_WORDS) * 8 + size_of::<VersionLatch>() + 4) as u64;
+
+/// Free blocks whose memory is kept: a rewrite takes two at most. With none, splits and merges would ask
+/// the system each time.
+const KEPT: usize = 4;
+
+#[derive(Debug)]
+struct Chunk {
+    words: ZeroedAtomics<AtomicU64>,
+    references: ZeroedAtomics<AtomicU64>,
+    latches: Box<[VersionLatch]>,
+}
+
+/// All blocks. Thread-safe.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks {
+    chunks: [OnceLock<Chunk>; CHUNKS],
+    free: Mutex<Free>,
+    /// Blocks that are leaves.
+    used: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    /// First block that was never one.
+    end: usize,
+    /// Blocks without memory, and with it.
+    bare: Vec<u32>,
+    backed: Vec<u32>,
+}
+
+/// Returns the chunk of a block and the position in it.
+#[inline]
+fn place(block: usize) -> (usize, usize) {
+    if block < FIRST {
+        return (0, block);
+    }
+    let chunk = (block / FIRST).ilog2() as usize + 1;
+    (chunk, block - (FIRST << (chunk - 1)))
+}
+
+fn chunk_length(chunk: usize) -> usize {
+    FIRST << chunk.saturating_sub(1)
+}
+
+impl Blocks {
+    /// Takes a free block.
+    ///
+    /// # Panics
+    /// When the system has no memory, as all allocation does.
+    pub(crate) fn take(&self) -> u32 {
+        self.used.fetch_add(1, Relaxed);
+        let mut free = self.free.lock();
+        let listed = free.backed.pop().or_else(|| free.bare.pop());
+        if let Some(block) = listed {
+            return block;
+        }
+        let block = free.end;
+        let (chunk, _) = place(block);
+        self.chunks[chunk].get_or_init(|| {
+            let length = chunk_length(chunk);
+            Chunk {
+                words: ZeroedAtomics::new(length * BLOCK_WORDS),
+                references: ZeroedAtomics::new(length * REFERENCE_WORDS),
+                latches: (0..length).map(|_| VersionLatch::new()).collect(),
+            }
+        });
+        free.end += 1;
+        u32::try_from(block).expect("blocks are fewer than 2^24")
+    }
+
+    /// Gives a block back that is no leaf any more and whose latch nobody holds.
+    pub(crate) fn give(&self, block: u32) {
+        self.used.fetch_sub(1, Relaxed);
+        let surplus = {
+            let mut free = self.free.lock();
+            free.backed.push(block);
+            if free.backed.len() > KEPT { Some(free.backed.remove(0)) } else { None }
+        };
+        let Some(surplus) = surplus else { return };
+        let (chunk, index) = self.chunk(surplus);
+        chunk.words.give_back(index * BLOCK_WORDS, BLOCK_WORDS);
+        self.free.lock().bare.push(surplus);
+    }
+
+    /// Bytes of all leaves.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.used.load(Relaxed) * BLOCK_BYTES
+    }
+
+    #[inline]
+    fn chunk(&self, block: u32) -> (&Chunk, usize) {
+        let (chunk, index) = place(block as usize);
+        (self.chunks[chunk].get().expect("a block that was taken"), index)
+    }
+
+    #[inline]
+    pub(crate) fn leaf(&self, block: u32) -> Leaf<'_> {
+        let (chunk, index) = self.chunk(block);
+        Leaf::new(&chunk.words[index * BLOCK_WORDS..][..BLOCK_WORDS])
+    }
+
+    #[inline]
+    pub(crate) fn latch(&self, block: u32) -> &VersionLatch {
+        let (chunk, index) = self.chunk(block);
+        &chunk.latches[index]
+    }
+
+    #[inline]
+    pub(crate) fn references(&self, block: u32) -> References<'_> {
+        let (chunk, index) = self.chunk(block);
+        References(&chunk.references[index * REFERENCE_WORDS..][..REFERENCE_WORDS])
+    }
+}
+
+/// The reference bits of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct References<'a>(&'a [AtomicU64]);
+
+impl References<'_> {
+    #[inline]
+    fn at(slot: usize) -> (usize, usize) {
+        (slot / PER_WORD, slot % PER_WORD * BITS)
+    }
+
+    pub(crate) fn get(&self, slot: usize) -> u64 {
+        let (word, shift) = Self::at(slot);
+        self.0[word].load(Relaxed) >> shift & REFERENCE_MAX
+    }
+
+    /// Notes a use.
+    #[inline]
+    pub(crate) fn touch(&self, slot: usize) {
+        let (word, shift) = Self::at(slot);
+        let most = REFERENCE_MAX << shift;
+        // Most uses find the bits set, and then nothing is written.
+        if self.0[word].load(Relaxed) & most != most {
+            self.0[word].fetch_or(most, Relaxed);
+        }
+    }
+
+    pub(crate) fn set(&self, slot: usize, value: u64) {
+        let (word, shift) = Self::at(slot);
+        let cleared = self.0[word].load(Relaxed) & !(REFERENCE_MAX << shift);
+        self.0[word].store(cleared | value << shift, Relaxed);
+    }
+
+    /// Makes room for a slot among `count`.
+    pub(crate) fn insert(&self, slot: usize, value: u64, count: usize) {
+        for place in (slot..count).rev() {
+            self.set(place + 1, self.get(place));
+        }
+        self.set(slot, value);
+    }
+
+    /// Closes the room of a slot among `count`.
+    pub(crate) fn remove(&self, slot: usize, count: usize) {
+        for place in slot + 1..count {
+            self.set(place - 1, self.get(place));
+        }
+        self.set(count - 1, 0);
+    }
+}

@@ -1,0 +1,136 @@
+//! Who leaves: the hand, which goes through the tier in the order of the keys, and what a sweep does with
+//! the records that it takes along.
+
+use spinney_base::shim::atomic::Ordering::Relaxed;
+
+use crate::leaf::{BLOCK_WORDS, DIRTY, WRITING};
+use crate::records::Records;
+use crate::tier::{Held, HotTier};
+
+/// Words of a leaf in use up to which the hand tries to join it with the next one.
+const SPARSE_WORDS: usize = BLOCK_WORDS / 2;
+
+/// What the hand met in one leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Records that it passed.
+    pub records: u64,
+    /// Clean records that left.
+    pub left: u64,
+    /// Dirty records that were taken for the cold structure.
+    pub taken: u64,
+}
+
+impl HotTier {
+    /// Moves the hand over one leaf, from `from` on. Priorities fall by one. Of records that had none
+    /// left, clean ones leave, and dirty ones are copied to `victims`, if `takes_dirty`. Returns where
+    /// the next leaf begins, `None` at the end of all keys.
+    pub fn pass(
+        &self,
+        from: &[u8],
+        takes_dirty: bool,
+        victims: &mut Records,
+    ) -> (Passed, Option<Vec<u8>>) {
+        let held = self.lock(from);
+        let (leaf, references) = (held.leaf, held.references);
+        let mut passed = Passed::default();
+        let mut index = leaf.search(from).unwrap_or_else(|at| at);
+        while index < leaf.len() {
+            passed.records += 1;
+            let slot = leaf.slot(index);
+            let priority = references.get(index);
+            if priority > 0 {
+                references.set(index, priority - 1);
+            } else if !slot.is(DIRTY) {
+                self.let_leave(&held, index);
+                passed.left += 1;
+                continue;
+            } else if takes_dirty && !slot.is(WRITING) {
+                take(&held, index, victims);
+                passed.taken += 1;
+            }
+            index += 1;
+        }
+        let mut upper = Vec::new();
+        let next = leaf.upper(&mut upper).then_some(upper);
+        if leaf.live() + leaf.len() <= SPARSE_WORDS {
+            self.merge(held);
+        }
+        (passed, next)
+    }
+
+    /// Copies all dirty records of the leaf for `from` that lie below `to` and that no sweep has taken
+    /// yet, whatever their priority. Returns where to go on, `None` at the end of the range.
+    pub fn take_along(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        victims: &mut Records,
+    ) -> Option<Vec<u8>> {
+        let held = self.lock(from);
+        let leaf = held.leaf;
+        let mut upper = Vec::new();
+        let next = leaf.upper(&mut upper).then_some(upper);
+        let next = next.filter(|next| to.is_none_or(|to| &next[..] < to));
+        let begin = leaf.search(from).unwrap_or_else(|at| at);
+        let end = match to {
+            Some(to) if next.is_none() && is_within(&held, to) => {
+                leaf.search(to).unwrap_or_else(|at| at)
+            }
+            _ => leaf.len(),
+        };
+        for index in begin..end {
+            if leaf.slot(index).flags() & (DIRTY | WRITING) == DIRTY {
+                take(&held, index, victims);
+            }
+        }
+        next
+    }
+
+    /// Ends the sweep of these records: `written` says whether the cold structure has them now. Those
+    /// that nothing changed meanwhile become clean, and leave if nobody asked for them (rules H1, H2).
+    pub fn finish(&self, victims: &Records, written: bool) {
+        for victim in victims.iter() {
+            let held = self.lock(victim.key);
+            let leaf = held.leaf;
+            let Ok(index) = leaf.search(victim.key) else { continue };
+            let flags = leaf.slot(index).flags();
+            if flags & WRITING == 0 {
+                held.guard.release_unchanged();
+                continue;
+            }
+            if !written {
+                leaf.set_flags(index, flags & !WRITING);
+                continue;
+            }
+            leaf.set_flags(index, flags & !(WRITING | DIRTY));
+            self.dirty.fetch_sub(1, Relaxed);
+            if held.references.get(index) == 0 {
+                self.let_leave(&held, index);
+            }
+        }
+    }
+
+    /// Takes a clean record out.
+    fn let_leave(&self, held: &Held<'_>, index: usize) {
+        held.leaf.open_gap(index);
+        held.references.remove(index, held.leaf.len());
+        held.leaf.take_out(index);
+        self.records.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Whether a key lies below the upper bound of a leaf.
+fn is_within(held: &Held<'_>, key: &[u8]) -> bool {
+    let mut upper = Vec::new();
+    !held.leaf.upper(&mut upper) || key < &upper[..]
+}
+
+/// Copies a dirty record for the cold structure.
+fn take(held: &Held<'_>, index: usize, victims: &mut Records) {
+    let leaf = held.leaf;
+    let slot = leaf.slot(index);
+    leaf.set_flags(index, slot.flags() | WRITING);
+    let about = (slot.flags(), held.references.get(index));
+    victims.push(about, |out| leaf.key(slot, out), |out| leaf.value(slot, out));
+}

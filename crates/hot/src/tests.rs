@@ -1,0 +1,265 @@
+//! The tier over a cold structure that is a map: every key has the value of the model, whatever leaves
+//! the tier, and every gap bit is true.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use spinney_art::Direction;
+use spinney_base::ValueRef;
+use spinney_base::runtime::SplitMix;
+use spinney_sync::VersionLatch;
+
+use crate::{Cached, HotTier, Piece, Records, Replaced};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A tier, what lies below it, and what both together should say.
+struct World {
+    tier: HotTier,
+    cold: Map,
+    model: Map,
+    latch: VersionLatch,
+    hand: Vec<u8>,
+}
+
+fn value(bytes: &[u8]) -> ValueRef<'_> {
+    ValueRef { bytes, large: bytes.first() == Some(&7) }
+}
+
+impl World {
+    fn new(bytes: u64) -> World {
+        let (cold, model) = (Map::new(), Map::new());
+        World {
+            tier: HotTier::new(bytes),
+            cold,
+            model,
+            latch: VersionLatch::new(),
+            hand: Vec::new(),
+        }
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut out = vec![1, 2, 3];
+        match self.tier.get(key, &mut out) {
+            Cached::Unknown => {
+                assert_eq!(out, [1, 2, 3]);
+                return self.cold.get(key).cloned();
+            }
+            Cached::Absent => return None,
+            Cached::Present => assert_ne!(out.get(3), Some(&7)),
+            Cached::Large => assert_eq!(out[3], 7),
+        }
+        Some(out.split_off(3))
+    }
+
+    fn put(&mut self, key: &[u8], bytes: Option<&[u8]>) {
+        let (old, mut replaced) = (self.get(key), Vec::new());
+        let dirty = self.tier.dirty();
+        let was = self.tier.put(key, bytes.map(value), &mut replaced);
+        assert_eq!(
+            self.tier.dirty() - dirty,
+            u64::from(matches!(was, Replaced::Nothing | Replaced::Clean))
+        );
+        match old.filter(|old| old.first() == Some(&7)) {
+            Some(pointer) if was != Replaced::Nothing => assert_eq!(replaced, pointer),
+            _ => assert!(replaced.is_empty()),
+        }
+        match bytes {
+            Some(bytes) => self.model.insert(key.to_vec(), bytes.to_vec()),
+            None => self.model.remove(key),
+        };
+    }
+
+    /// Admits what a lookup that missed has read from the cold structure.
+    fn promote(&mut self, key: &[u8]) -> bool {
+        let at = self.latch.version();
+        if self.tier.peek(key, &mut Vec::new()) != Cached::Unknown {
+            return true;
+        }
+        let found = self.cold.get(key).cloned();
+        self.tier.admit(key, found.as_deref().map(value), (&self.latch, at))
+    }
+
+    /// Changes the cold structure as a sweep does, and says whether it did.
+    fn write(&mut self, victims: &Records, written: bool) {
+        for victim in victims.iter().filter(|_| written) {
+            assert!(victim.is_dirty);
+            match victim.value {
+                Some(value) => self.cold.insert(victim.key.to_vec(), value.bytes.to_vec()),
+                None => self.cold.remove(victim.key),
+            };
+        }
+        self.tier.finish(victims, written);
+    }
+
+    fn pass(&mut self, takes_dirty: bool) {
+        let mut victims = Records::default();
+        let (_, next) = self.tier.pass(&self.hand, takes_dirty, &mut victims);
+        self.hand = next.unwrap_or_default();
+        self.write(&victims, true);
+    }
+
+    /// Reads a range piece by piece, out of the tier where gap bits say that nothing lies between.
+    fn range(&self, from: &[u8], direction: Direction, most: usize) -> (Map, usize) {
+        let (mut found, mut asked) = (Map::new(), 0);
+        let mut at = Some(from.to_vec()).filter(|_| direction == Direction::Forward);
+        let mut piece = Piece::default();
+        loop {
+            self.tier.range(at.as_deref(), direction, most, &mut piece);
+            let lower = match direction {
+                Direction::Forward => at.clone().unwrap_or_default(),
+                Direction::Backward => piece.lower.clone(),
+            };
+            let upper = match direction {
+                Direction::Forward => piece.upper.clone(),
+                Direction::Backward => at.clone(),
+            };
+            let mut is_closed = piece.starts_gap;
+            let mut begin = lower.clone();
+            let mut cold = |begin: &[u8], end: Option<&[u8]>| {
+                asked += 1;
+                let records = self.cold.range(begin.to_vec()..);
+                let records = records.take_while(|(key, _)| end.is_none_or(|end| &key[..] < end));
+                records.map(|(key, value)| (key.clone(), value.clone())).collect::<Map>()
+            };
+            for record in piece.records.iter() {
+                if !is_closed {
+                    found.append(&mut cold(&begin, Some(record.key)));
+                }
+                found.remove(record.key);
+                if let Some(value) = record.value {
+                    found.insert(record.key.to_vec(), value.bytes.to_vec());
+                }
+                (is_closed, begin) = (record.ends_gap, [record.key, &[0]].concat());
+            }
+            if !is_closed {
+                found.append(&mut cold(&begin, upper.as_deref()));
+            }
+            match direction {
+                Direction::Forward if upper.is_none() => return (found, asked),
+                Direction::Forward => at = upper,
+                Direction::Backward if lower.is_empty() => return (found, asked),
+                Direction::Backward => at = Some(lower),
+            }
+        }
+    }
+
+    /// Promotes all of a range, and says so in gap bits.
+    fn close_gaps(&mut self, from: &[u8], to: Option<&[u8]>) {
+        let mut piece = Piece::default();
+        self.tier.range(Some(from), Direction::Forward, usize::MAX, &mut piece);
+        let seen = piece.seen.unwrap();
+        let end = match (piece.upper, to) {
+            (None, to) => to.map(<[u8]>::to_vec),
+            (Some(upper), Some(to)) if *to < *upper => Some(to.to_vec()),
+            (upper, _) => upper,
+        };
+        let keys: Vec<_> = self.cold.range(from.to_vec()..).map(|(key, _)| key.clone()).collect();
+        let within = |key: &Vec<u8>| end.as_ref().is_none_or(|end| key < end);
+        if keys.iter().take_while(|key| within(key)).all(|key| self.promote(key)) {
+            self.tier.set_gaps(seen, from, end.as_deref());
+        }
+    }
+
+    fn check(&self) {
+        self.tier.check().unwrap();
+        for key in self.model.keys().chain(self.cold.keys()) {
+            assert_eq!(self.get(key).as_ref(), self.model.get(key), "{key:?}");
+        }
+        for direction in [Direction::Forward, Direction::Backward] {
+            assert_eq!(self.range(&[], direction, usize::MAX).0, self.model);
+        }
+    }
+}
+
+/// A key out of a few, short or long; neighbours share much.
+fn key(number: u64) -> Vec<u8> {
+    match number % 5 {
+        0 => number.to_be_bytes().to_vec(),
+        1 => format!("{:04}", number / 5).into_bytes(),
+        2 => [vec![b'k'; 40], (number as u32).to_be_bytes().to_vec()].concat(),
+        3 => [vec![b'z'; (number % 997) as usize], vec![number as u8]].concat(),
+        _ => (number as u16).to_be_bytes()[..(number % 3) as usize].to_vec(),
+    }
+}
+
+fn bytes(random: &mut SplitMix, most: u64) -> Vec<u8> {
+    let length = match random.next_u64() % 8 {
+        0 => random.next_u64() % most,
+        _ => random.next_u64() % 200,
+    };
+    vec![random.next_u64() as u8 % 16; length as usize]
+}
+
+/// Random operations; `bytes` of memory and keys out of `keys`.
+fn play(seed: u64, memory: u64, keys: u64, steps: usize) {
+    let (mut world, mut random) = (World::new(memory), SplitMix(seed));
+    for step in 0..steps {
+        let number = random.next_u64() % keys;
+        let key = key(number);
+        match random.next_u64() % 16 {
+            0..6 => {
+                let bytes = bytes(&mut random, 3_000);
+                world.put(&key, Some(&bytes));
+            }
+            6 | 7 => world.put(&key, None),
+            8 => assert_eq!(world.get(&key), world.model.get(&key).cloned()),
+            9 | 10 => _ = world.promote(&key),
+            11 => world.close_gaps(&key, None),
+            12 => {
+                let to = self::key(random.next_u64() % keys);
+                if to > key {
+                    world.close_gaps(&key, Some(&to));
+                }
+            }
+            13 => {
+                let mut victims = Records::default();
+                let next = world.tier.take_along(&key, None, &mut victims);
+                assert!(next.is_none_or(|next| next > key));
+                // Changed while it is written, or not written at all.
+                if let Some(one) = victims.iter().next().filter(|_| number.is_multiple_of(2)) {
+                    let one = one.key.to_vec();
+                    world.put(&one, Some(b"later"));
+                }
+                world.write(&victims, !number.is_multiple_of(3));
+            }
+            14 => {
+                let (from, most) = (&key[..], 1 + (number % 20) as usize);
+                let (found, _) = world.range(from, Direction::Forward, most);
+                let expected: Map =
+                    world.model.range(key.clone()..).map(|(k, v)| (k.clone(), v.clone())).collect();
+                assert_eq!(found, expected);
+                assert_eq!(world.range(&[], Direction::Backward, most).0, world.model);
+            }
+            _ => world.pass(number.is_multiple_of(2)),
+        }
+        if step % 100 == 0 {
+            world.check();
+        }
+    }
+    world.check();
+    // Everything leaves, and then it all is below.
+    for _ in 0..6 {
+        world.hand.clear();
+        loop {
+            world.pass(true);
+            if world.hand.is_empty() {
+                break;
+            }
+        }
+    }
+    assert_eq!((world.tier.len(), world.tier.dirty()), (0, 0));
+    assert_eq!(world.cold, world.model);
+    world.check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_tier_and_what_is_below_say_what_the_model_says(
+        seed in any::<u64>(), memory in 50_000u64..2_000_000, keys in 10u64..3_000,
+    ) {
+        play(seed, memory, keys, 1_500);
+    }
+}

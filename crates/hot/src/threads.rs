@@ -1,0 +1,138 @@
+//! Threads beside each other over a cold structure: nobody reads a value older than one that was there
+//! before the read began.
+
+use std::collections::BTreeMap;
+
+use spinney_base::ValueRef;
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::{RwLock, thread};
+use spinney_sync::VersionLatch;
+
+use crate::{Cached, HotTier, Records};
+
+/// A tier over a map. Values are numbers that count up, each padded to a length.
+pub(crate) struct Shared {
+    pub(crate) tier: HotTier,
+    pub(crate) cold: RwLock<BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// One for each key, as the lock table has.
+    stripes: Vec<VersionLatch>,
+    /// The newest number of each key that its writer knows to be visible.
+    known: Vec<AtomicU64>,
+    length: usize,
+    pub(crate) done: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(bytes: u64, keys: u64, length: usize) -> Shared {
+        Shared {
+            tier: HotTier::new(bytes),
+            cold: RwLock::default(),
+            stripes: (0..keys).map(|_| VersionLatch::new()).collect(),
+            known: (0..keys).map(|_| AtomicU64::new(0)).collect(),
+            length,
+            done: AtomicBool::new(false),
+        }
+    }
+
+    fn key(number: u64) -> Vec<u8> {
+        format!("key {number:05}").into_bytes()
+    }
+
+    /// Gives a key its next number. Each key has one writer.
+    pub(crate) fn write(&self, number: u64) {
+        let place = usize::try_from(number).unwrap();
+        let next = self.known[place].load(SeqCst) + 1;
+        let length = 8 + usize::try_from(next).unwrap() * 7 % self.length.max(1);
+        let mut value = next.to_be_bytes().to_vec();
+        value.resize(length, number as u8);
+        let stripe = self.stripes[place].lock();
+        let value = ValueRef { bytes: &value, large: false };
+        self.tier.put(&Self::key(number), Some(value), &mut Vec::new());
+        drop(stripe);
+        self.known[place].store(next, SeqCst);
+    }
+
+    /// Reads a key, and promotes it.
+    pub(crate) fn read(&self, number: u64) {
+        let place = usize::try_from(number).unwrap();
+        let known = self.known[place].load(SeqCst);
+        let key = Self::key(number);
+        let at = self.stripes[place].version();
+        let mut found = Vec::new();
+        match self.tier.get(&key, &mut found) {
+            Cached::Present => {}
+            Cached::Unknown => {
+                found = self.cold.read().get(&key).cloned().unwrap_or_default();
+                if !found.is_empty() {
+                    let value = ValueRef { bytes: &found, large: false };
+                    self.tier.admit(&key, Some(value), (&self.stripes[place], at));
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+        let number = found.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        assert!(number >= known, "{number} of {known}");
+    }
+
+    /// Sweeps once through all of the tier.
+    pub(crate) fn sweep(&self) {
+        let mut hand = Vec::new();
+        loop {
+            let mut victims = Records::default();
+            let (_, next) = self.tier.pass(&hand, true, &mut victims);
+            for victim in victims.iter() {
+                let value = victim.value.expect("nothing is removed").bytes.to_vec();
+                self.cold.write().insert(victim.key.to_vec(), value);
+            }
+            self.tier.finish(&victims, true);
+            let Some(next) = next else { return };
+            hand = next;
+        }
+    }
+
+    /// Lets threads loose.
+    pub(crate) fn run(&self, writers: u64, steps: u64) {
+        let keys = self.known.len() as u64;
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..writers)
+                .map(|worker| {
+                    scope.spawn(move || {
+                        let mut random = spinney_base::runtime::SplitMix(worker);
+                        for _ in 0..steps {
+                            let number = random.next_u64() % keys;
+                            if number % writers == worker {
+                                self.write(number);
+                            } else {
+                                self.read(number);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            scope.spawn(move || {
+                while !self.done.load(SeqCst) {
+                    self.sweep();
+                    thread::yield_now();
+                }
+            });
+            for worker in workers {
+                worker.join().unwrap();
+            }
+            self.done.store(true, SeqCst);
+        });
+        self.tier.check().unwrap();
+        (0..keys).for_each(|number| self.read(number));
+    }
+}
+
+#[cfg(not(feature = "shuttle"))]
+#[test]
+fn nobody_reads_an_older_value() {
+    for (bytes, keys, length) in [(200_000, 64, 8), (300_000, 3_000, 300), (2_000_000, 20_000, 900)]
+    {
+        let shared = Shared::new(bytes, keys, length);
+        shared.run(4, 60_000);
+        // Of 64 keys none is left alone for long enough.
+        assert!(keys == 64 || !shared.cold.read().is_empty());
+    }
+}

@@ -1,0 +1,509 @@
+//! The tier: leaves found by their lower bounds, and what is done with single records.
+
+use std::ops::Bound;
+
+use spinney_art::{ArtMap, Direction};
+use spinney_base::ValueRef;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::thread;
+use spinney_sync::{LatchGuard, Version, VersionLatch};
+
+use crate::blocks::{Blocks, REFERENCE_MAX, References};
+use crate::leaf::{
+    BLOCK_WORDS, Bounds, DIRTY, Entry, GAP, GENERATION_BITS, LARGE, Leaf, REMOVED, WRITING,
+};
+use crate::records::Records;
+
+/// Priority of a record that was just put or promoted.
+const FIRST_PRIORITY: u64 = 1;
+
+/// The hot tier. Thread-safe.
+#[derive(Debug)]
+pub struct HotTier {
+    /// Leaves by their lower bounds, of which the first is empty.
+    pub(crate) index: ArtMap<Home>,
+    pub(crate) blocks: Blocks,
+    generations: AtomicU64,
+    target: AtomicU64,
+    reserved: AtomicU64,
+    pub(crate) records: AtomicU64,
+    pub(crate) dirty: AtomicU64,
+}
+
+/// Which block a leaf is in, and the generation of its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home(u64);
+
+#[expect(clippy::cast_possible_truncation, reason = "the high bits")]
+impl Home {
+    pub(crate) fn new(block: u32, generation: u64) -> Home {
+        Home(u64::from(block) << GENERATION_BITS | generation)
+    }
+
+    pub(crate) fn block(self) -> u32 {
+        (self.0 >> GENERATION_BITS) as u32
+    }
+
+    pub(crate) fn generation(self) -> u64 {
+        self.0 & ((1 << GENERATION_BITS) - 1)
+    }
+}
+
+/// Result of a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cached {
+    /// The key has a value, which was appended.
+    Present,
+    /// The key has a large value; the pointer was appended.
+    Large,
+    /// The key is known to have none.
+    Absent,
+    /// The tier does not have the key.
+    Unknown,
+}
+
+/// What a put replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// The tier did not have the key.
+    Nothing,
+    /// A clean record.
+    Clean,
+    /// A dirty record.
+    Dirty,
+    /// A dirty record that a sweep has copied.
+    Writing,
+}
+
+/// A moment of one leaf, to set gap bits for what was read since (rule H8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    home: Home,
+    removals: u32,
+}
+
+/// Part of a range that one leaf has.
+#[derive(Debug, Default)]
+pub struct Piece {
+    /// Its records, which ascend by key.
+    pub records: Records,
+    /// No cold record lies between the begin of the piece and its first record, or its end.
+    pub starts_gap: bool,
+    /// Bound up to which the piece goes forward; `None` at the end of all keys.
+    pub upper: Option<Vec<u8>>,
+    /// Bound down to which the leaf goes.
+    pub lower: Vec<u8>,
+    /// Moment of the leaf.
+    pub seen: Option<Seen>,
+}
+
+/// A leaf whose latch is held.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    pub(crate) block: u32,
+    pub(crate) leaf: Leaf<'a>,
+    pub(crate) references: References<'a>,
+    pub(crate) guard: LatchGuard<'a>,
+}
+
+impl HotTier {
+    /// Makes an empty tier that may have about `bytes` bytes.
+    #[must_use]
+    pub fn new(bytes: u64) -> HotTier {
+        let tier = HotTier {
+            index: ArtMap::new(),
+            blocks: Blocks::default(),
+            generations: AtomicU64::new(0),
+            target: AtomicU64::new(bytes),
+            reserved: AtomicU64::new(0),
+            records: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
+        };
+        let (block, generation) = (tier.blocks.take(), tier.next_generation());
+        let bounds = Bounds { lower: &[], upper: None, generation, starts_gap: false };
+        tier.blocks.leaf(block).write(bounds, std::iter::empty());
+        tier.index.insert(&[], Home::new(block, generation));
+        tier
+    }
+
+    /// Follows a new size in bytes. Records above it leave as the hand passes.
+    pub fn resize(&self, bytes: u64) {
+        self.target.store(bytes, Relaxed);
+    }
+
+    /// Returns the bytes of memory that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.blocks.bytes() + (self.index.bytes() + self.index.retired_bytes()) as u64
+    }
+
+    /// Returns the number of records.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.records.load(Relaxed)
+    }
+
+    /// Returns whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of dirty records.
+    #[must_use]
+    pub fn dirty(&self) -> u64 {
+        self.dirty.load(Relaxed)
+    }
+
+    /// Reserves room for a record. Returns `false` where a sweep has to make some first.
+    #[must_use]
+    pub fn reserve(&self, key: usize, value: usize) -> bool {
+        let bytes = Self::bytes_of(key, value);
+        let reserved = self.reserved.fetch_add(bytes, Relaxed) + bytes;
+        let fits = self.bytes() + reserved <= self.target.load(Relaxed);
+        if !fits {
+            self.reserved.fetch_sub(bytes, Relaxed);
+        }
+        fits
+    }
+
+    /// Gives reserved room back, after the put or instead of it.
+    pub fn release(&self, key: usize, value: usize) {
+        self.reserved.fetch_sub(Self::bytes_of(key, value), Relaxed);
+    }
+
+    /// Bytes that a record takes at most, with its share of what leaves leave unused.
+    fn bytes_of(key: usize, value: usize) -> u64 {
+        (key + value + 24) as u64 * 5 / 4
+    }
+
+    pub(crate) fn next_generation(&self) -> u64 {
+        self.generations.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Returns the leaf for a key.
+    #[inline]
+    fn find(&self, key: &[u8]) -> Home {
+        self.index.floor_value(key).expect("the first leaf begins before all keys")
+    }
+
+    /// Looks a key up, which makes it more likely to stay.
+    #[inline]
+    pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Cached {
+        self.look_up(key, out, true)
+    }
+
+    /// Looks a key up without that.
+    pub fn peek(&self, key: &[u8], out: &mut Vec<u8>) -> Cached {
+        self.look_up(key, out, false)
+    }
+
+    #[inline]
+    fn look_up(&self, key: &[u8], out: &mut Vec<u8>, is_use: bool) -> Cached {
+        let start = out.len();
+        loop {
+            let home = self.find(key);
+            let latch = self.blocks.latch(home.block());
+            let version = latch.version();
+            let leaf = self.blocks.leaf(home.block());
+            if leaf.generation() == home.generation() {
+                let found = leaf.search(key);
+                let slot = found.ok().map(|index| leaf.slot(index));
+                if let Some(slot) = slot.filter(|slot| !slot.is(REMOVED)) {
+                    leaf.value(slot, out);
+                }
+                if latch.validate(version) {
+                    let (Ok(index), Some(slot)) = (found, slot) else { return Cached::Unknown };
+                    if is_use {
+                        self.blocks.references(home.block()).touch(index);
+                    }
+                    return match slot.flags() & (REMOVED | LARGE) {
+                        0 => Cached::Present,
+                        LARGE => Cached::Large,
+                        _ => Cached::Absent,
+                    };
+                }
+                out.truncate(start);
+            } else {
+                // Its bounds change just now.
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Latches the leaf for a key.
+    pub(crate) fn lock(&self, key: &[u8]) -> Held<'_> {
+        loop {
+            let home = self.find(key);
+            let latch = self.blocks.latch(home.block());
+            let guard = latch.lock();
+            let leaf = self.blocks.leaf(home.block());
+            if leaf.generation() == home.generation() {
+                return self.held(home.block(), guard);
+            }
+            guard.release_unchanged();
+            thread::yield_now();
+        }
+    }
+
+    pub(crate) fn held<'a>(&'a self, block: u32, guard: LatchGuard<'a>) -> Held<'a> {
+        let (leaf, references) = (self.blocks.leaf(block), self.blocks.references(block));
+        Held { block, leaf, references, guard }
+    }
+
+    /// Puts a dirty record, for which room was reserved. Returns what it replaced; if that is the
+    /// pointer to a large value, it is appended to `replaced`.
+    pub fn put(&self, key: &[u8], value: Option<ValueRef<'_>>, replaced: &mut Vec<u8>) -> Replaced {
+        let entry = entry_of(key, value, DIRTY);
+        loop {
+            let held = self.lock(key);
+            let index = match held.leaf.search(key) {
+                Ok(index) => index,
+                Err(index) => {
+                    if self.insert(held, index, entry) {
+                        self.dirty.fetch_add(1, Relaxed);
+                        return Replaced::Nothing;
+                    }
+                    continue;
+                }
+            };
+            let slot = held.leaf.slot(index);
+            let start = replaced.len();
+            if slot.is(LARGE) {
+                held.leaf.value(slot, replaced);
+            }
+            if !self.replace(
+                held,
+                index,
+                Entry { flags: entry.flags | slot.flags() & GAP, ..entry },
+            ) {
+                replaced.truncate(start);
+                continue;
+            }
+            return match slot.flags() & (DIRTY | WRITING) {
+                0 => {
+                    self.dirty.fetch_add(1, Relaxed);
+                    Replaced::Clean
+                }
+                DIRTY => Replaced::Dirty,
+                _ => Replaced::Writing,
+            };
+        }
+    }
+
+    /// Admits a clean record that was read from the cold structure (rule H3): `at` is the version of the
+    /// key's stripe before a lookup here that missed, which came before the read. Returns whether the
+    /// tier has the record now.
+    pub fn admit(
+        &self,
+        key: &[u8],
+        value: Option<ValueRef<'_>>,
+        (stripe, at): (&VersionLatch, Version),
+    ) -> bool {
+        let bytes = Self::bytes_of(key.len(), value.map_or(0, ValueRef::len));
+        if self.bytes() + self.reserved.load(Relaxed) + bytes > self.target.load(Relaxed) {
+            return false;
+        }
+        let Some(unchanged) = stripe.try_upgrade(at) else { return false };
+        let entry = entry_of(key, value, 0);
+        let is_there = loop {
+            let held = self.lock(key);
+            match held.leaf.search(key) {
+                Ok(_) => {
+                    held.guard.release_unchanged();
+                    break false;
+                }
+                Err(index) => {
+                    if self.insert(held, index, entry) {
+                        break true;
+                    }
+                }
+            }
+        };
+        unchanged.release_unchanged();
+        is_there
+    }
+
+    /// Inserts a record that is not there. Returns `false` if the leaf was full; it has room now, or
+    /// another leaf is the one for the key.
+    fn insert(&self, held: Held<'_>, index: usize, entry: Entry<'_>) -> bool {
+        let leaf = held.leaf;
+        let words = leaf.words_for(entry.key.len(), entry.value.len());
+        if leaf.free_words() < words {
+            self.make_room(held, words, (index, entry.key));
+            return false;
+        }
+        let gap = match index.checked_sub(1) {
+            Some(before) => leaf.slot(before).flags() & GAP,
+            None if leaf.starts_gap() => GAP,
+            None => 0,
+        };
+        held.references.insert(index, FIRST_PRIORITY, leaf.len());
+        leaf.insert(index, Entry { flags: entry.flags | gap, ..entry });
+        self.records.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Replaces a record, in one step. Returns `false` if the leaf was full.
+    fn replace(&self, held: Held<'_>, index: usize, entry: Entry<'_>) -> bool {
+        let leaf = held.leaf;
+        held.references.touch(index);
+        if leaf.overwrite(index, entry) {
+            return true;
+        }
+        let words = leaf.words_for(entry.key.len(), entry.value.len());
+        let old = 1 + leaf.slot(index).words();
+        if leaf.spare_words() + old < words {
+            self.make_room(held, words, (index, entry.key));
+            return false;
+        }
+        leaf.take_out(index);
+        if leaf.free_words() < words {
+            self.compact(&held);
+        }
+        leaf.insert(index, entry);
+        true
+    }
+
+    /// Looks at the part of a range that one leaf has: from `from` on forward, or below it backward,
+    /// where `None` is the end of all keys; at most `most` records.
+    pub fn range(&self, from: Option<&[u8]>, direction: Direction, most: usize, piece: &mut Piece) {
+        loop {
+            let home = match (direction, from) {
+                (Direction::Forward, from) => self.find(from.unwrap_or_default()),
+                (Direction::Backward, Some(key)) => {
+                    let found = self.index.neighbour(Bound::Excluded(key), Direction::Backward);
+                    let Some((_, home)) = found else {
+                        // Nothing lies below the first key.
+                        *piece = Piece { starts_gap: true, ..Piece::default() };
+                        return;
+                    };
+                    home
+                }
+                (Direction::Backward, None) => {
+                    self.index.last().expect("the first leaf begins before all keys").1
+                }
+            };
+            let latch = self.blocks.latch(home.block());
+            let version = latch.version();
+            let leaf = self.blocks.leaf(home.block());
+            if leaf.generation() == home.generation() {
+                let references = self.blocks.references(home.block());
+                look(leaf, references, (from, direction, most), piece);
+                piece.seen = Some(Seen { home, removals: leaf.removals() });
+                if latch.validate(version) {
+                    return;
+                }
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Sets the gap bits of all that lies between two keys in the leaf that was seen (rule H8): the cold
+    /// structure was read from `from` up to `to` since then, and the tier has all that was found.
+    /// `None` is the end of all keys. Returns whether nothing left the leaf meanwhile.
+    pub fn set_gaps(&self, seen: Seen, from: &[u8], to: Option<&[u8]>) -> bool {
+        let held = self.held(seen.home.block(), self.blocks.latch(seen.home.block()).lock());
+        let leaf = held.leaf;
+        if leaf.generation() != seen.home.generation() || leaf.removals() != seen.removals {
+            held.guard.release_unchanged();
+            return false;
+        }
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        leaf.lower(&mut lower);
+        let has_upper = leaf.upper(&mut upper);
+        // Span 0 lies before the first record, span n behind the n-th one.
+        let count = leaf.len();
+        let first = match from <= &lower[..] {
+            true => 0,
+            false if has_upper && from >= &upper[..] => count + 1,
+            false => leaf.search(from).unwrap_or_else(|at| at) + 1,
+        };
+        let end = match to {
+            Some(to) if to <= &lower[..] => 0,
+            Some(to) if !has_upper || to < &upper[..] => match leaf.search(to) {
+                Ok(at) => at + 1,
+                Err(at) => at,
+            },
+            _ => count + 1,
+        };
+        for span in first..end.max(first) {
+            match span.checked_sub(1) {
+                None => leaf.set_starts_gap(true),
+                Some(index) => leaf.set_flags(index, leaf.slot(index).flags() | GAP),
+            }
+        }
+        true
+    }
+}
+
+/// Copies what a leaf has of a range.
+fn look(
+    leaf: Leaf<'_>,
+    references: References<'_>,
+    (from, direction, most): (Option<&[u8]>, Direction, usize),
+    piece: &mut Piece,
+) {
+    piece.records.clear();
+    piece.lower.clear();
+    leaf.lower(&mut piece.lower);
+    let mut upper = piece.upper.take().unwrap_or_default();
+    upper.clear();
+    piece.upper = leaf.upper(&mut upper).then_some(upper);
+    let count = leaf.len();
+    let at = |key: &[u8]| match key <= &piece.lower[..] {
+        true => 0,
+        false => leaf.search(key).unwrap_or_else(|at| at),
+    };
+    let places = match (direction, from) {
+        (Direction::Forward, from) => {
+            let begin = from.map_or(0, at);
+            begin..count.min(begin.saturating_add(most))
+        }
+        (Direction::Backward, from) => {
+            let is_above = from.zip(piece.upper.as_deref()).is_some_and(|(from, up)| from >= up);
+            let end = if is_above { count } else { from.map_or(count, at) };
+            end.saturating_sub(most)..end
+        }
+    };
+    piece.starts_gap = match places.start.checked_sub(1) {
+        Some(before) => leaf.slot(before).is(GAP),
+        None => leaf.starts_gap(),
+    };
+    // Where `most` ends the piece, it ends before the next record, or begins with the last one.
+    if direction == Direction::Forward && places.end < count {
+        let mut key = Vec::new();
+        leaf.key(leaf.slot(places.end), &mut key);
+        piece.upper = Some(key);
+    }
+    if direction == Direction::Backward && places.start > 0 {
+        piece.lower.clear();
+        leaf.key(leaf.slot(places.start), &mut piece.lower);
+        piece.starts_gap = true;
+    }
+    for index in places {
+        let slot = leaf.slot(index);
+        let priority = references.get(index);
+        piece.records.push(
+            (slot.flags(), priority),
+            |out| leaf.key(slot, out),
+            |out| leaf.value(slot, out),
+        );
+    }
+}
+
+/// The record of a key with this value.
+fn entry_of<'a>(key: &'a [u8], value: Option<ValueRef<'a>>, flags: u8) -> Entry<'a> {
+    let (value, more): (&[u8], u8) = match value {
+        None => (&[], REMOVED),
+        Some(ValueRef { bytes, large: true }) => (bytes, LARGE),
+        Some(ValueRef { bytes, large: false }) => (bytes, 0),
+    };
+    Entry { key, value, flags: flags | more }
+}
+
+/// Longest key and value together, in bytes: a quarter of a block less what bounds may take.
+pub const RECORD_BYTES_MAX: usize = 4_040;
+const _: () = assert!(RECORD_BYTES_MAX / 8 < BLOCK_WORDS / 4);
+const _: () = assert!(FIRST_PRIORITY <= REFERENCE_MAX);
