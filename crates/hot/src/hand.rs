@@ -3,12 +3,9 @@
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
 
-use crate::leaf::{BLOCK_WORDS, DIRTY, WRITING};
+use crate::leaf::{DIRTY, WRITING};
 use crate::records::Records;
 use crate::tier::{Held, HotTier};
-
-/// Words of a leaf in use up to which the hand tries to join it with the next one.
-const SPARSE_WORDS: usize = BLOCK_WORDS / 2;
 
 /// What the hand met in one leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,9 +50,7 @@ impl HotTier {
         }
         let mut upper = Vec::new();
         let next = leaf.upper(&mut upper).then_some(upper);
-        if leaf.live() + leaf.len() <= SPARSE_WORDS {
-            self.merge(held);
-        }
+        self.fill(held);
         (passed, next)
     }
 

@@ -16,11 +16,13 @@ use crate::tier::{Held, Home, HotTier};
 
 /// Words of a leaf beyond which two neighbours become three instead of sharing what they have. With
 /// more, leaves are rewritten more often; with less, memory is left unused.
-const FULL_WORDS: usize = BLOCK_WORDS / 16 * 15;
-/// Words of two neighbours together up to which they become one. With more, the next records split it
-/// again.
-const MERGED_WORDS: usize = BLOCK_WORDS / 8 * 6;
-/// Most leaves that two become: records of a quarter of a block may leave the rest of three unused.
+const FULL_WORDS: usize = 31 * BLOCK_WORDS / 32;
+/// Words up to which the hand fills a leaf. With more, the next records split it; with less, memory is
+/// left unused.
+const FILLED_WORDS: usize = BLOCK_WORDS / 16 * 15;
+/// Words in use below which it does. With more, leaves are rewritten for little.
+const SPARSE_WORDS: usize = BLOCK_WORDS / 8 * 7;
+/// Most leaves that one becomes: a record of a quarter of a block may leave the rest of two unused.
 const PARTS_MAX: usize = 4;
 
 /// All of one leaf, or of two that follow each other.
@@ -53,7 +55,7 @@ impl Image {
     }
 
     /// Adds the leaf that follows.
-    fn join(&mut self, right: &Held<'_>) {
+    fn joined(mut self, right: &Held<'_>) -> Image {
         let starts_gap = right.leaf.starts_gap();
         match self.records.len().checked_sub(1) {
             None => self.starts_gap &= starts_gap,
@@ -61,6 +63,7 @@ impl Image {
             Some(last) => self.records.set_flags(last, self.records.flags(last) & !GAP),
         }
         self.add(right);
+        self
     }
 
     /// Bytes that all keys share: no part of it shares fewer.
@@ -113,11 +116,51 @@ impl Image {
     }
 }
 
+/// Which neighbour.
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Left,
+    Right,
+}
+
 /// A record for which room is made.
 #[derive(Clone, Copy, Debug)]
 struct Coming<'a> {
     key: &'a [u8],
     words: usize,
+}
+
+impl Image {
+    /// Where two parts begin of which the first is as full as the hand leaves a leaf; one part, if all
+    /// fits there.
+    fn filled(&self) -> Option<Vec<usize>> {
+        let prefix = self.prefix();
+        let most = FILLED_WORDS.checked_sub(HEADER_WORDS + self.lower.len().div_ceil(8))?;
+        let mut words = 0;
+        let end = (0..self.records.len()).position(|index| {
+            words += self.words(index, prefix);
+            words > most
+        });
+        let cuts = end.map_or(vec![0], |end| vec![0, end]);
+        (end != Some(0) && self.fits(&cuts)).then_some(cuts)
+    }
+
+    /// Whether each of these parts fits into a leaf.
+    fn fits(&self, cuts: &[usize]) -> bool {
+        let prefix = self.prefix();
+        let words_of = |key: &[u8]| key.len().div_ceil(8);
+        let ends = cuts.iter().skip(1).copied().chain([self.records.len()]);
+        cuts.iter().zip(ends).all(|(begin, end)| {
+            let records: usize = (*begin..end).map(|index| self.words(index, prefix)).sum();
+            let lower = if *begin == 0 { &self.lower[..] } else { self.records.key(*begin) };
+            let upper = if end < self.records.len() {
+                words_of(self.records.key(end))
+            } else {
+                self.upper.as_deref().map_or(0, words_of)
+            };
+            HEADER_WORDS + records + words_of(lower) + upper <= BLOCK_WORDS
+        })
+    }
 }
 
 /// Returns the shortest key that is above `below` and at most `above`.
@@ -147,7 +190,7 @@ impl HotTier {
             self.compact(&held);
             return;
         }
-        let image = Image::of(&held);
+        let (image, block) = (Image::of(&held), held.block);
         let longest = image.lower.len().div_ceil(8) + key.len().div_ceil(8) + HEADER_WORDS;
         let is_end = image.upper.is_none() && index == image.records.len();
         if is_end && image.all_words() + longest <= BLOCK_WORDS {
@@ -156,43 +199,83 @@ impl HotTier {
             return;
         }
         let coming = Coming { key, words };
-        if let Some(right) = image.upper.as_ref().and_then(|upper| self.try_lock(upper)) {
-            let mut both = Image::of(&held);
-            both.join(&right);
-            let shares = both.all_words() + words <= 2 * FULL_WORDS;
-            let least = if shares { 2 } else { 3 };
-            if let Some(cuts) = (least..=PARTS_MAX).find_map(|parts| both.cuts(parts, coming)) {
-                self.rewrite(&both, (vec![held, right], &cuts), key);
-                return;
-            }
-            right.guard.release_unchanged();
+        let Some(held) = self.share(held, coming, Side::Right) else { return };
+        let Some(held) = self.share(held, coming, Side::Left) else { return };
+        // No neighbour has room: three become four.
+        let mut leaves = Vec::with_capacity(3);
+        leaves.extend(self.neighbour(&held, Side::Left));
+        let right = self.neighbour(&held, Side::Right);
+        leaves.push(held);
+        leaves.extend(right);
+        let all = leaves.iter().skip(1).fold(Image::of(&leaves[0]), Image::joined);
+        let parts = leaves.len() + 1..=leaves.len() + 2;
+        if let Some(cuts) = parts.into_iter().find_map(|parts| all.cuts(parts, coming)) {
+            self.rewrite(&all, (leaves, &cuts), key);
+            return;
         }
+        // Keys of several leaves share less than those of one.
+        let own = leaves.iter().position(|leaf| leaf.block == block).expect("it is among them");
+        let held = leaves.swap_remove(own);
+        leaves.into_iter().for_each(|leaf| leaf.guard.release_unchanged());
         let cuts = (2..=PARTS_MAX).find_map(|parts| image.cuts(parts, coming));
         let cuts = cuts.expect("a third, two records and two bounds fit into a leaf");
         self.rewrite(&image, (vec![held], &cuts), key);
     }
 
-    /// Joins a leaf with the next one, if both are sparse.
-    pub(crate) fn merge(&self, held: Held<'_>) {
-        let mut upper = Vec::new();
-        if !held.leaf.upper(&mut upper) {
-            held.guard.release_unchanged();
-            return;
+    /// Spreads the records of a leaf and a neighbour evenly, if that gives room for what comes. Gives the
+    /// leaf back otherwise.
+    fn share<'a>(&'a self, held: Held<'a>, coming: Coming<'_>, side: Side) -> Option<Held<'a>> {
+        let Some(other) = self.neighbour(&held, side) else { return Some(held) };
+        let (left, right) = match side {
+            Side::Right => (held, other),
+            Side::Left => (other, held),
+        };
+        let words = left.leaf.live() + left.leaf.len() + right.leaf.live() + right.leaf.len();
+        if words + coming.words <= 2 * FULL_WORDS {
+            let both = Image::of(&left).joined(&right);
+            if let Some(cuts) = both.cuts(2, coming) {
+                self.rewrite(&both, (vec![left, right], &cuts), coming.key);
+                return None;
+            }
         }
-        let Some(right) = self.try_lock(&upper) else {
+        let (held, other) = match side {
+            Side::Right => (left, right),
+            Side::Left => (right, left),
+        };
+        other.guard.release_unchanged();
+        Some(held)
+    }
+
+    /// Latches a neighbour, if there is one that nobody has latched.
+    fn neighbour(&self, held: &Held<'_>, side: Side) -> Option<Held<'_>> {
+        let mut bound = Vec::new();
+        match side {
+            Side::Right => held.leaf.upper(&mut bound).then_some(())?,
+            Side::Left => {
+                held.leaf.lower(&mut bound);
+                let below = std::ops::Bound::Excluded(&bound[..]);
+                bound = self.index.neighbour(below, spinney_art::Direction::Backward)?.0;
+            }
+        }
+        self.try_lock(&bound)
+    }
+
+    /// Fills a leaf with records of the next one, or joins the two, if that makes it much fuller.
+    pub(crate) fn fill(&self, held: Held<'_>) {
+        let used = held.leaf.live() + held.leaf.len();
+        let right = if used < SPARSE_WORDS { self.neighbour(&held, Side::Right) } else { None };
+        let Some(right) = right else {
             held.guard.release_unchanged();
             return;
         };
-        let mut image = Image::of(&held);
-        image.join(&right);
-        if image.all_words() > MERGED_WORDS
-            || image.cuts(1, Coming { key: &[], words: 0 }).is_none()
-        {
-            held.guard.release_unchanged();
-            right.guard.release_unchanged();
-            return;
+        let both = Image::of(&held).joined(&right);
+        match both.filled() {
+            Some(cuts) => self.rewrite(&both, (vec![held, right], &cuts), &[]),
+            None => {
+                held.guard.release_unchanged();
+                right.guard.release_unchanged();
+            }
         }
-        self.rewrite(&image, (vec![held, right], &[0]), &[]);
     }
 
     /// Latches the leaf with this lower bound, if nobody has it latched.
