@@ -178,17 +178,53 @@ impl References<'_> {
 
     /// Makes room for a slot among `count`.
     pub(crate) fn insert(&self, slot: usize, value: u64, count: usize) {
-        for place in (slot..count).rev() {
-            self.set(place + 1, self.get(place));
+        let (first, shift) = Self::at(slot);
+        let (last, _) = Self::at(count);
+        for word in (first + 1..=last).rev() {
+            let (low, high) = (self.0[word - 1].load(Relaxed), self.0[word].load(Relaxed));
+            self.0[word].store(high << BITS | low >> (64 - BITS), Relaxed);
         }
-        self.set(slot, value);
+        let word = self.0[first].load(Relaxed);
+        let below = word & ((1 << shift) - 1);
+        self.0[first].store(below | (word & !((1 << shift) - 1)) << BITS | value << shift, Relaxed);
     }
 
     /// Closes the room of a slot among `count`.
     pub(crate) fn remove(&self, slot: usize, count: usize) {
-        for place in slot + 1..count {
-            self.set(place - 1, self.get(place));
+        let (first, shift) = Self::at(slot);
+        let (last, _) = Self::at(count - 1);
+        let word = self.0[first].load(Relaxed);
+        let (below, above) = (word & ((1 << shift) - 1), word >> shift >> BITS << shift);
+        self.0[first].store(below | above, Relaxed);
+        for word in first + 1..=last {
+            let (low, high) = (self.0[word - 1].load(Relaxed), self.0[word].load(Relaxed));
+            self.0[word - 1].store(low | high << (64 - BITS), Relaxed);
+            self.0[word].store(high >> BITS, Relaxed);
         }
-        self.set(count - 1, 0);
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reference_bits_follow_their_slots() {
+        let words: Vec<AtomicU64> = (0..REFERENCE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let references = References(&words);
+        let (mut model, mut random) = (Vec::new(), spinney_base::runtime::SplitMix(1));
+        for _ in 0..4_000 {
+            let number = random.next_u64();
+            let place = number as usize % (model.len() + 1);
+            if number >> 32 & 3 > 0 && model.len() < RECORDS_MAX {
+                references.insert(place, number >> 60 & 3, model.len());
+                model.insert(place, number >> 60 & 3);
+            } else if place < model.len() {
+                references.remove(place, model.len());
+                model.remove(place);
+            }
+            let found: Vec<u64> = (0..model.len()).map(|slot| references.get(slot)).collect();
+            assert_eq!(found, model);
+        }
     }
 }

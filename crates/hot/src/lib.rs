@@ -28,16 +28,17 @@
 //! take no latch: they validate the leaf's version. Writers latch one leaf, and a neighbour to its right
 //! where records move. **Crash**: all of it is in memory only.
 //!
-//! Read `leaf` first (the bytes), then `blocks`, `tier`, `shape` (which keys a leaf is for), `hand`.
+//! Read `leaf` first (the bytes), then `blocks`, `index`, `tier`, `shape` (which keys a leaf is for), `hand`.
 //!
 //! **Differs from the paper**, whose hot tier is a tree of the cold structure's kind with a bit a record:
-//! leaves are found by one lookup of a radix tree, and reference bits lie outside of them, where readers
+//! leaves are found by an index of two levels, and reference bits lie outside of them, where readers
 //! may set them without a latch.
 
 #![forbid(unsafe_code)]
 
 mod blocks;
 mod hand;
+mod index;
 mod leaf;
 mod records;
 mod shape;
@@ -49,4 +50,4 @@ mod tier;
 
 pub use hand::Passed;
 pub use records::{Record, Records};
-pub use tier::{Cached, HotTier, Piece, RECORD_BYTES_MAX, Replaced, Seen};
+pub use tier::{Cached, Direction, HotTier, Piece, RECORD_BYTES_MAX, Replaced, Seen};

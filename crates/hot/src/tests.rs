@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use spinney_art::Direction;
 use spinney_base::ValueRef;
 use spinney_base::runtime::SplitMix;
 use spinney_sync::VersionLatch;
 
-use crate::{Cached, HotTier, Piece, Records, Replaced};
+use crate::{Cached, Direction, HotTier, Piece, Records, Replaced};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -1,14 +1,12 @@
 //! The tier: leaves found by their lower bounds, and what is done with single records.
 
-use std::ops::Bound;
-
-use spinney_art::{ArtMap, Direction};
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
 use spinney_sync::{LatchGuard, Version, VersionLatch};
 
 use crate::blocks::{Blocks, REFERENCE_MAX, References};
+use crate::index::Index;
 use crate::leaf::{
     BLOCK_WORDS, Bounds, DIRTY, Entry, GAP, GENERATION_BITS, LARGE, Leaf, REMOVED, WRITING,
 };
@@ -21,13 +19,22 @@ const FIRST_PRIORITY: u64 = 1;
 #[derive(Debug)]
 pub struct HotTier {
     /// Leaves by their lower bounds, of which the first is empty.
-    pub(crate) index: ArtMap<Home>,
+    pub(crate) index: Index,
     pub(crate) blocks: Blocks,
     generations: AtomicU64,
     target: AtomicU64,
     reserved: AtomicU64,
     pub(crate) records: AtomicU64,
     pub(crate) dirty: AtomicU64,
+}
+
+/// Which way a range goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Keys ascend.
+    Forward,
+    /// Keys descend.
+    Backward,
 }
 
 /// Which block a leaf is in, and the generation of its bounds.
@@ -110,20 +117,19 @@ impl HotTier {
     /// Makes an empty tier that may have about `bytes` bytes.
     #[must_use]
     pub fn new(bytes: u64) -> HotTier {
-        let tier = HotTier {
-            index: ArtMap::new(),
-            blocks: Blocks::default(),
-            generations: AtomicU64::new(0),
+        let (blocks, generation) = (Blocks::default(), 1);
+        let block = blocks.take();
+        let bounds = Bounds { lower: &[], upper: None, generation, starts_gap: false };
+        blocks.leaf(block).write(bounds, std::iter::empty());
+        HotTier {
+            index: Index::new(Home::new(block, generation)),
+            blocks,
+            generations: AtomicU64::new(generation),
             target: AtomicU64::new(bytes),
             reserved: AtomicU64::new(0),
             records: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
-        };
-        let (block, generation) = (tier.blocks.take(), tier.next_generation());
-        let bounds = Bounds { lower: &[], upper: None, generation, starts_gap: false };
-        tier.blocks.leaf(block).write(bounds, std::iter::empty());
-        tier.index.insert(&[], Home::new(block, generation));
-        tier
+        }
     }
 
     /// Follows a new size in bytes. Records above it leave as the hand passes.
@@ -134,7 +140,7 @@ impl HotTier {
     /// Returns the bytes of memory that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.blocks.bytes() + (self.index.bytes() + self.index.retired_bytes()) as u64
+        self.blocks.bytes() + self.index.bytes()
     }
 
     /// Returns the number of records.
@@ -184,7 +190,7 @@ impl HotTier {
     /// Returns the leaf for a key.
     #[inline]
     fn find(&self, key: &[u8]) -> Home {
-        self.index.floor_value(key).expect("the first leaf begins before all keys")
+        self.index.find(key)
     }
 
     /// Looks a key up, which makes it more likely to stay.
@@ -372,17 +378,14 @@ impl HotTier {
             let home = match (direction, from) {
                 (Direction::Forward, from) => self.find(from.unwrap_or_default()),
                 (Direction::Backward, Some(key)) => {
-                    let found = self.index.neighbour(Bound::Excluded(key), Direction::Backward);
-                    let Some((_, home)) = found else {
+                    let Some((_, home)) = self.index.before(key, false) else {
                         // Nothing lies below the first key.
                         *piece = Piece { starts_gap: true, ..Piece::default() };
                         return;
                     };
                     home
                 }
-                (Direction::Backward, None) => {
-                    self.index.last().expect("the first leaf begins before all keys").1
-                }
+                (Direction::Backward, None) => self.index.last(),
             };
             let latch = self.blocks.latch(home.block());
             let version = latch.version();

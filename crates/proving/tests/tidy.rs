@@ -38,7 +38,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("spinney-wal", &["base", "io"]),
     ("spinney-cache", &["base", "io", "sync"]),
     ("spinney-records", &["base", "sync"]),
-    ("spinney-hot", &["art", "base", "sync"]),
+    ("spinney-hot", &["base", "sync"]),
     ("spinney-filter", &[]),
     ("spinney-engine", &["base", "extent", "io", "wal"]),
     (
