@@ -27,7 +27,7 @@ use crate::tier::Home;
 
 /// Most entries of a chunk. With more, changes copy more; with fewer, the top is longer and is copied
 /// more often.
-const CHUNK_MAX: usize = if cfg!(feature = "shuttle") { 4 } else { 128 };
+const CHUNK_MAX: usize = if cfg!(feature = "shuttle") { 4 } else { 64 };
 
 /// Keys in ascending order.
 #[derive(Clone, Debug, Default)]

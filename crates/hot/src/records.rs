@@ -35,6 +35,10 @@ pub struct Record<'a> {
 }
 
 impl Records {
+    pub(crate) fn with_capacity(records: usize, bytes: usize) -> Records {
+        Records { bytes: Vec::with_capacity(bytes), places: Vec::with_capacity(records) }
+    }
+
     /// Forgets all of them.
     pub fn clear(&mut self) {
         self.bytes.clear();

@@ -36,7 +36,9 @@ struct Image {
 
 impl Image {
     fn of(held: &Held<'_>) -> Image {
-        let mut image = Image { starts_gap: held.leaf.starts_gap(), ..Image::default() };
+        // Room for two leaves and what their keys share.
+        let records = Records::with_capacity(2 * held.leaf.len(), 5 * BLOCK_WORDS * 4);
+        let mut image = Image { records, starts_gap: held.leaf.starts_gap(), ..Image::default() };
         held.leaf.lower(&mut image.lower);
         image.add(held);
         image
@@ -142,23 +144,22 @@ impl Image {
             words > most
         });
         let cuts = end.map_or(vec![0], |end| vec![0, end]);
-        (end != Some(0) && self.fits(&cuts)).then_some(cuts)
+        (end != Some(0) && self.fits(&cuts, &[])).then_some(cuts)
     }
 
-    /// Whether each of these parts fits into a leaf.
-    fn fits(&self, cuts: &[usize]) -> bool {
+    /// Whether each of these parts fits into a leaf, where `key` is in a part without records.
+    fn fits(&self, cuts: &[usize], key: &[u8]) -> bool {
         let prefix = self.prefix();
         let words_of = |key: &[u8]| key.len().div_ceil(8);
         let ends = cuts.iter().skip(1).copied().chain([self.records.len()]);
         cuts.iter().zip(ends).all(|(begin, end)| {
             let records: usize = (*begin..end).map(|index| self.words(index, prefix)).sum();
-            let lower = if *begin == 0 { &self.lower[..] } else { self.records.key(*begin) };
-            let upper = if end < self.records.len() {
-                words_of(self.records.key(end))
-            } else {
-                self.upper.as_deref().map_or(0, words_of)
+            let bound = |at: usize| match at {
+                0 => words_of(&self.lower),
+                at if at < self.records.len() => words_of(self.records.key(at)),
+                _ => words_of(key).max(self.upper.as_deref().map_or(0, words_of)),
             };
-            HEADER_WORDS + records + words_of(lower) + upper <= BLOCK_WORDS
+            HEADER_WORDS + records + bound(*begin) + bound(end) <= BLOCK_WORDS
         })
     }
 }
@@ -190,13 +191,15 @@ impl HotTier {
             self.compact(&held);
             return;
         }
-        let (image, block) = (Image::of(&held), held.block);
-        let longest = image.lower.len().div_ceil(8) + key.len().div_ceil(8) + HEADER_WORDS;
-        let is_end = image.upper.is_none() && index == image.records.len();
-        if is_end && image.all_words() + longest <= BLOCK_WORDS {
+        let block = held.block;
+        if index == held.leaf.len() && !held.leaf.upper(&mut Vec::new()) {
             // Where keys ascend, leaves stay full.
-            self.rewrite(&image, (vec![held], &[0, index]), key);
-            return;
+            let image = Image::of(&held);
+            let cuts = [0, index];
+            if image.fits(&cuts, key) {
+                self.rewrite(&image, (vec![held], &cuts), key);
+                return;
+            }
         }
         let coming = Coming { key, words };
         let Some(held) = self.share(held, coming, Side::Right) else { return };
@@ -217,6 +220,7 @@ impl HotTier {
         let own = leaves.iter().position(|leaf| leaf.block == block).expect("it is among them");
         let held = leaves.swap_remove(own);
         leaves.into_iter().for_each(|leaf| leaf.guard.release_unchanged());
+        let image = Image::of(&held);
         let cuts = (2..=PARTS_MAX).find_map(|parts| image.cuts(parts, coming));
         let cuts = cuts.expect("a third, two records and two bounds fit into a leaf");
         self.rewrite(&image, (vec![held], &cuts), key);
