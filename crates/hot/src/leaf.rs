@@ -42,8 +42,8 @@ const WORD: usize = 8;
 /// Words before the first slot.
 pub(crate) const HEADER_WORDS: usize = 3;
 /// Words of a block: 16 KiB. With less, long records leave more of a block unused; with more, rewriting
-/// a leaf takes longer. Offsets have bits for as many.
-pub(crate) const BLOCK_WORDS: usize = 2048;
+/// a leaf takes longer. Offsets have bits for as many. Models have less to do.
+pub(crate) const BLOCK_WORDS: usize = if cfg!(feature = "shuttle") { 64 } else { 2048 };
 /// Most records of a leaf: each takes a slot and a word.
 pub(crate) const RECORDS_MAX: usize = (BLOCK_WORDS - HEADER_WORDS) / 2;
 /// Length of an upper bound that is not there.
@@ -57,7 +57,7 @@ const SUFFIX_AT: u32 = OFFSET_BITS;
 const VALUE_AT: u32 = SUFFIX_AT + SUFFIX_BITS;
 const FLAGS_AT: u32 = VALUE_AT + VALUE_BITS;
 const HEAD_AT: u32 = FLAGS_AT + FLAG_BITS;
-const _: () = assert!(BLOCK_WORDS == 1 << OFFSET_BITS);
+const _: () = assert!(BLOCK_WORDS.is_power_of_two() && BLOCK_WORDS <= 1 << OFFSET_BITS);
 
 /// The cold structure does not hold the record as it is here.
 pub(crate) const DIRTY: u8 = 1;
@@ -172,7 +172,6 @@ pub(crate) struct Leaf<'a> {
     words: &'a [AtomicU64],
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "fields of a few bits")]
 impl<'a> Leaf<'a> {
     pub(crate) fn new(words: &'a [AtomicU64]) -> Leaf<'a> {
         debug_assert_eq!(words.len(), BLOCK_WORDS);
@@ -231,7 +230,7 @@ impl<'a> Leaf<'a> {
 
     /// Counts a removal, after which no gap bit may be set for what was read before.
     fn count_removal(&self) {
-        let removals = u64::from(self.removals()) + 1 & REMOVALS_MASK;
+        let removals = (u64::from(self.removals()) + 1) & REMOVALS_MASK;
         self.store(1, self.generation() | removals << GENERATION_BITS);
     }
 

@@ -41,6 +41,8 @@ mod hand;
 mod index;
 mod leaf;
 mod records;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod shape;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

@@ -3,8 +3,8 @@
 //! **How a reader notices.** The index says for each leaf the generation of its bounds, and the leaf says
 //! it too. While bounds change, all leaves that take part are latched. Lower bounds that are no longer
 //! ones leave the index first; then the new ones enter; the leaf that begins first, whose lower bound
-//! stays, gets its new generation last. Whoever is led to it before finds another generation there, and
-//! looks again.
+//! stays, gets its new generation last. A thread that the index
+//! leads to it before finds another generation there, and looks again.
 //!
 //! **Latch order**: leaves from left to right. The right neighbour is only tried.
 

@@ -52,6 +52,29 @@ impl Shared {
         self.known[place].store(next, SeqCst);
     }
 
+    /// Puts a key that nobody reads.
+    #[cfg(feature = "shuttle")]
+    pub(crate) fn write_new(&self, number: u64) {
+        let value = ValueRef { bytes: &[1; 8], large: false };
+        self.tier.put(&Self::key(number), Some(value), &mut Vec::new());
+    }
+
+    /// Checks that gaps have nothing that only the cold structure has.
+    #[cfg(feature = "shuttle")]
+    pub(crate) fn no_cold_record_in_a_gap(&self, piece: &crate::Piece) {
+        let (mut is_closed, mut begin) = (piece.starts_gap, Vec::new());
+        let cold = self.cold.read();
+        let nothing = |begin: &Vec<u8>, end: Option<&[u8]>| {
+            let mut between = cold.range(begin.clone()..).map(|(key, _)| key);
+            between.next().is_none_or(|key| end.is_some_and(|end| &key[..] >= end))
+        };
+        for record in piece.records.iter() {
+            assert!(!is_closed || nothing(&begin, Some(record.key)), "{:?}", record.key);
+            (is_closed, begin) = (record.ends_gap, [record.key, &[0]].concat());
+        }
+        assert!(!is_closed || nothing(&begin, None));
+    }
+
     /// Reads a key, and promotes it.
     pub(crate) fn read(&self, number: u64) {
         let place = usize::try_from(number).unwrap();
@@ -91,6 +114,7 @@ impl Shared {
     }
 
     /// Lets threads loose.
+    #[cfg(not(feature = "shuttle"))]
     pub(crate) fn run(&self, writers: u64, steps: u64) {
         let keys = self.known.len() as u64;
         thread::scope(|scope| {

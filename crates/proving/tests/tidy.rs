@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use regex::{RegexSet, RegexSetBuilder};
 
 /// What engines may use: the ground, and never each other.
-const GROUND: [&str; 12] = [
+const GROUND: [&str; 13] = [
     "spinney-base",
     "spinney-io",
     "spinney-sync",
@@ -18,6 +18,7 @@ const GROUND: [&str; 12] = [
     "spinney-wal",
     "spinney-cache",
     "spinney-records",
+    "spinney-hot",
     "spinney-filter",
     "spinney-engine",
     "spinney-preimages",
