@@ -262,3 +262,23 @@ proptest! {
         play(seed, memory, keys, 1_500);
     }
 }
+
+/// H3: v1 is read from the cold structure; v2 is put, swept, and leaves; v1 must not enter.
+#[test]
+fn h3_what_was_read_before_a_change_is_not_admitted() {
+    let mut world = World::new(1 << 20);
+    world.cold.insert(b"key".to_vec(), b"v1".to_vec());
+    let before = world.latch.version();
+    assert_eq!(world.tier.get(b"key", &mut Vec::new()), Cached::Unknown);
+    let stripe = world.latch.lock();
+    world.tier.put(b"key", Some(value(b"v2")), &mut Vec::new());
+    drop(stripe);
+    (0..4).for_each(|_| world.pass(true));
+    assert!(world.tier.is_empty());
+    assert!(!world.tier.admit(b"key", Some(value(b"v1")), (&world.latch, before)));
+    assert_eq!(world.get(b"key").as_deref(), Some(&b"v2"[..]));
+    // One that came meanwhile is newer as well.
+    world.tier.put(b"key", Some(value(b"v3")), &mut Vec::new());
+    assert!(!world.tier.admit(b"key", Some(value(b"v2")), (&world.latch, world.latch.version())));
+    assert_eq!(world.get(b"key").as_deref(), Some(&b"v3"[..]));
+}
