@@ -19,6 +19,7 @@ use spinney_base::size::display_bytes;
 use spinney_base::{Error, Result, Runtime};
 
 use crate::distribution::{Distribution, Zipf};
+use crate::parent::OwnDirectory;
 
 /// Bytes of a key.
 const KEY_BYTES: usize = 8;
@@ -63,6 +64,7 @@ impl SnapshotPlan {
     /// `InvalidArgument` naming the one that is out of range.
     pub fn check(&self) -> Result<()> {
         let rules = [
+            (self.directory.is_dir(), "--dir: there is no such directory"),
             ((1..=1024).contains(&self.threads), "--threads must be 1 to 1024"),
             (self.records >= self.threads as u64, "--records must be at least --threads"),
             // The version of each record is kept in memory.
@@ -249,26 +251,22 @@ fn write_error(error: std::io::Error) -> Error {
 /// Of the database, and of `out`.
 pub fn run(plan: &SnapshotPlan, out: &mut dyn Write) -> Result<bool> {
     plan.check()?;
-    let directory = plan.directory.join(format!("spinney-bench-snapshot-{}", std::process::id()));
+    let directory = OwnDirectory::create(&plan.directory, false)?;
     let options = Options::default().memory(plan.memory).durability(Durability::Buffered);
-    let right = {
-        let db = Db::open(&directory, options)?;
-        let main = db.keyspace("main", plan.engine)?;
-        let world = World {
-            plan,
-            db,
-            main,
-            versions: (0..plan.records).map(|_| AtomicU32::new(0)).collect(),
-            zipf: Zipf::new(plan.records / plan.threads as u64, plan.theta),
-            resting: RwLock::new(()),
-            done: AtomicBool::new(false),
-            updates: AtomicU64::new(0),
-            time: Runtime::threads(),
-        };
-        drive(&world, out)
+    let db = Db::open(directory.path.join("db"), options)?;
+    let main = db.keyspace("main", plan.engine)?;
+    let world = World {
+        plan,
+        db,
+        main,
+        versions: (0..plan.records).map(|_| AtomicU32::new(0)).collect(),
+        zipf: Zipf::new(plan.records / plan.threads as u64, plan.theta),
+        resting: RwLock::new(()),
+        done: AtomicBool::new(false),
+        updates: AtomicU64::new(0),
+        time: Runtime::threads(),
     };
-    let removed = std::fs::remove_dir_all(&directory).map_err(write_error);
-    right.and_then(|right| removed.map(|()| right))
+    drive(&world, out)
 }
 
 fn drive(world: &World<'_>, out: &mut dyn Write) -> Result<bool> {

@@ -576,6 +576,8 @@ fn e5_a_benchmark_checks_everything_first() {
         (&["ycsb", "--dir", no_such][..], "there is no such directory"),
         (&["paper", "8", "--dir", no_such], "there is no such directory"),
         (&["paper", "9", "--dir", no_such], "there is no such directory"),
+        (&["snapshot", "--dir", no_such], "there is no such directory"),
+        (&["conflicts", "--dir", no_such], "there is no such directory"),
         (&["append", "--history", "h.edn", "--dir", no_such], "there is no such directory"),
         (&["append", "--history", no_such, "--dir", there], "create"),
         (&["append", "--history", no_such, "--dir", there, "--keys", "0"], "--keys 0 is not"),

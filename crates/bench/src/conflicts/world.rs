@@ -9,6 +9,8 @@ use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, Result, Runtime};
 
+use crate::parent::OwnDirectory;
+
 /// Bytes of a key.
 pub(super) const KEY_BYTES: usize = 8;
 
@@ -48,6 +50,7 @@ impl ConflictsPlan {
     /// `InvalidArgument` naming what is out of range.
     pub fn check(&self) -> Result<()> {
         let rules = [
+            (self.directory.is_dir(), "--dir: there is no such directory"),
             (self.records >= 100_000, "--records must be at least 100K"),
             // The version of each record is kept in memory.
             (self.records < 1 << 32, "--records must be below 2^32"),
@@ -242,18 +245,14 @@ pub(super) fn in_a_database<T>(
     memory: u64,
     run: impl FnOnce(&World<'_>) -> Result<T>,
 ) -> Result<T> {
-    let directory = plan.directory.join(format!("spinney-bench-conflicts-{}", std::process::id()));
-    let ran = {
-        // A scrub reads by the clock, so its pages are not the puts'.
-        let options = Options::default()
-            .memory(memory)
-            .durability(Durability::Buffered)
-            .scrub_bytes_per_second(0);
-        let db = Db::open(&directory, options)?;
-        let main = db.keyspace("main", plan.engine)?;
-        let (done, time) = (AtomicBool::new(false), Runtime::threads());
-        run(&World { plan, db, main, done, time })
-    };
-    let removed = std::fs::remove_dir_all(&directory).map_err(write_error);
-    ran.and_then(|found| removed.map(|()| found))
+    let directory = OwnDirectory::create(&plan.directory, false)?;
+    // A scrub reads by the clock, so its pages are not the puts'.
+    let options = Options::default()
+        .memory(memory)
+        .durability(Durability::Buffered)
+        .scrub_bytes_per_second(0);
+    let db = Db::open(directory.path.join("db"), options)?;
+    let main = db.keyspace("main", plan.engine)?;
+    let (done, time) = (AtomicBool::new(false), Runtime::threads());
+    run(&World { plan, db, main, done, time })
 }
