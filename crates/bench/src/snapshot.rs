@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use spinney::{Db, Durability, EngineKind, ErrorKind, Keyspace, Options, PreImageStats};
+use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_base::runtime::SplitMix;
 use spinney_base::shim::RwLock;
 use spinney_base::size::display_bytes;
 use spinney_base::{Error, Result, Runtime};
 
 use crate::distribution::{Distribution, Zipf};
+use crate::parent::OwnDirectory;
 
 /// Bytes of a key.
 const KEY_BYTES: usize = 8;
@@ -61,18 +63,28 @@ impl SnapshotPlan {
     /// # Errors
     /// `InvalidArgument` naming the one that is out of range.
     pub fn check(&self) -> Result<()> {
-        let is_right = self.records >= self.threads as u64
-            && self.threads > 0
-            && self.record_size >= 2 * KEY_BYTES
-            && (0.0..=86_400.0).contains(&self.seconds)
-            && self.distribution != Distribution::Latest;
-        if is_right {
-            return Ok(());
+        let rules = [
+            (self.directory.is_dir(), "--dir: there is no such directory"),
+            ((1..=1024).contains(&self.threads), "--threads must be 1 to 1024"),
+            (self.records >= self.threads as u64, "--records must be at least --threads"),
+            // The version of each record is kept in memory.
+            (self.records < 1 << 32, "--records must be below 2^32"),
+            (
+                (2 * KEY_BYTES..=1 << 20).contains(&self.record_size),
+                "--record-size must be 16 bytes to 1MiB",
+            ),
+            (self.theta > 0.0 && self.theta <= 10.0, "--theta must be above 0 and at most 10"),
+            (self.seconds > 0.0 && self.seconds < 1e6, "--seconds must be above 0"),
+            (self.memory >= MEMORY_BYTES_MIN, "--memory must be at least 1MiB"),
+            (
+                self.distribution != Distribution::Latest,
+                "--distribution of bench snapshot is uniform or zipfian",
+            ),
+        ];
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, message)) => Err(Error::invalid(*message)),
+            None => Ok(()),
         }
-        Err(Error::invalid(
-            "bench snapshot needs a thread, as many records, records of 16 bytes, 0 to 86400 seconds, \
-             and a uniform or zipfian distribution",
-        ))
     }
 }
 
@@ -239,26 +251,22 @@ fn write_error(error: std::io::Error) -> Error {
 /// Of the database, and of `out`.
 pub fn run(plan: &SnapshotPlan, out: &mut dyn Write) -> Result<bool> {
     plan.check()?;
-    let directory = plan.directory.join(format!("spinney-bench-snapshot-{}", std::process::id()));
+    let directory = OwnDirectory::create(&plan.directory, false)?;
     let options = Options::default().memory(plan.memory).durability(Durability::Buffered);
-    let right = {
-        let db = Db::open(&directory, options)?;
-        let main = db.keyspace("main", plan.engine)?;
-        let world = World {
-            plan,
-            db,
-            main,
-            versions: (0..plan.records).map(|_| AtomicU32::new(0)).collect(),
-            zipf: Zipf::new(plan.records / plan.threads as u64, plan.theta),
-            resting: RwLock::new(()),
-            done: AtomicBool::new(false),
-            updates: AtomicU64::new(0),
-            time: Runtime::threads(),
-        };
-        drive(&world, out)
+    let db = Db::open(directory.path.join("db"), options)?;
+    let main = db.keyspace("main", plan.engine)?;
+    let world = World {
+        plan,
+        db,
+        main,
+        versions: (0..plan.records).map(|_| AtomicU32::new(0)).collect(),
+        zipf: Zipf::new(plan.records / plan.threads as u64, plan.theta),
+        resting: RwLock::new(()),
+        done: AtomicBool::new(false),
+        updates: AtomicU64::new(0),
+        time: Runtime::threads(),
     };
-    let removed = std::fs::remove_dir_all(&directory).map_err(write_error);
-    right.and_then(|right| removed.map(|()| right))
+    drive(&world, out)
 }
 
 fn drive(world: &World<'_>, out: &mut dyn Write) -> Result<bool> {

@@ -151,6 +151,7 @@ fn snapshots(arguments: SnapshotArguments) -> Result<Outcome, Failure> {
             directory: arguments.dir.clone(),
             seed: arguments.seed,
         };
+        plan.check()?;
         writeln!(out, "{engine}").map_err(Failure::from)?;
         is_right &= snapshot::run(&plan, &mut out)?;
     }

@@ -62,6 +62,7 @@ pub(crate) fn run(arguments: ConflictsArguments) -> Result<Outcome, Failure> {
             directory: arguments.dir.clone(),
             seed: arguments.seed,
         };
+        plan.check()?;
         writeln!(out, "{engine}").map_err(Failure::from)?;
         is_right &= conflicts::run(&plan, &mut out)?;
     }

@@ -576,6 +576,8 @@ fn e5_a_benchmark_checks_everything_first() {
         (&["ycsb", "--dir", no_such][..], "there is no such directory"),
         (&["paper", "8", "--dir", no_such], "there is no such directory"),
         (&["paper", "9", "--dir", no_such], "there is no such directory"),
+        (&["snapshot", "--dir", no_such], "there is no such directory"),
+        (&["conflicts", "--dir", no_such], "there is no such directory"),
         (&["append", "--history", "h.edn", "--dir", no_such], "there is no such directory"),
         (&["append", "--history", no_such, "--dir", there], "create"),
         (&["append", "--history", no_such, "--dir", there, "--keys", "0"], "--keys 0 is not"),
@@ -583,9 +585,23 @@ fn e5_a_benchmark_checks_everything_first() {
         (&["ycsb", "--dir", there, "--turtle.chi", "many"], "chi"),
         (&["ycsb", "--dir", there, "--treeline.poll-reads", "perhaps"], "poll-reads"),
         (&["ycsb", "--dir", there, "--memory", "100"], "--memory must be at least 1MiB"),
+        (&["snapshot", "--dir", there, "--theta", "nan"], "--theta must be above 0"),
+        (&["snapshot", "--dir", there, "--threads", "0"], "--threads must be 1 to 1024"),
+        (&["snapshot", "--dir", there, "--records", "1000G"], "--records must be below 2^32"),
+        (&["snapshot", "--dir", there, "--record-size", "8"], "--record-size must be 16"),
+        (&["snapshot", "--dir", there, "--seconds", "inf"], "--seconds must be above 0"),
+        (&["snapshot", "--dir", there, "--distribution", "latest"], "uniform or zipfian"),
+        (&["snapshot", "--dir", there, "--memory", "100"], "--memory must be at least 1MiB"),
+        (&["conflicts", "--dir", there, "--seconds", "0"], "--seconds must be above 0"),
+        (&["conflicts", "--dir", there, "--records", "9"], "--records must be at least 100K"),
+        (&["conflicts", "--dir", there, "--records", "100K", "--record-size", "16"], "4MiB"),
+        (&["conflicts", "--dir", there, "--memory", "100"], "--memory must be at least 1MiB"),
     ] {
-        let told = fails(2, &[&["bench"], arguments].concat(), b"");
+        let output = spinney(&[&["bench"], arguments].concat(), b"");
+        let told = errors(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
         assert!(told.contains(words), "{arguments:?}: {told}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: nothing is printed before");
     }
     assert_eq!(names(there), [] as [&str; 0]);
 }

@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use spinney::{Db, Durability, EngineKind, ErrorKind, Keyspace, Options, TransactionStats};
+use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, Result, Runtime};
+
+use crate::parent::OwnDirectory;
 
 /// Bytes of a key.
 pub(super) const KEY_BYTES: usize = 8;
@@ -46,18 +49,29 @@ impl ConflictsPlan {
     /// # Errors
     /// `InvalidArgument` naming what is out of range.
     pub fn check(&self) -> Result<()> {
-        let is_right = self.records >= 100_000
-            && (1..=1000).contains(&self.threads)
-            && self.record_size >= 2 * KEY_BYTES
-            && (0.0..=86_400.0).contains(&self.seconds)
-            && self.writes_per_second > 0;
-        if is_right {
-            return Ok(());
+        let rules = [
+            (self.directory.is_dir(), "--dir: there is no such directory"),
+            (self.records >= 100_000, "--records must be at least 100K"),
+            // The version of each record is kept in memory.
+            (self.records < 1 << 32, "--records must be below 2^32"),
+            (
+                (2 * KEY_BYTES..=1 << 20).contains(&self.record_size),
+                "--record-size must be 16 bytes to 1MiB",
+            ),
+            (
+                // The puts of cold keys have a quarter of it as their memory budget.
+                self.records.saturating_mul(self.record_size as u64) >= 4 * MEMORY_BYTES_MIN,
+                "--records times --record-size must be at least 4MiB",
+            ),
+            ((1..=1000).contains(&self.threads), "--threads must be 1 to 1000"),
+            (self.seconds > 0.0 && self.seconds < 1e6, "--seconds must be above 0"),
+            (self.writes_per_second > 0, "--writes-per-second must be at least 1"),
+            (self.memory >= MEMORY_BYTES_MIN, "--memory must be at least 1MiB"),
+        ];
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, message)) => Err(Error::invalid(*message)),
+            None => Ok(()),
         }
-        Err(Error::invalid(
-            "bench conflicts needs 100,000 records of 16 bytes, 1 to 1000 threads, 0 to 86400 seconds, and a \
-             write a second",
-        ))
     }
 }
 
@@ -231,18 +245,14 @@ pub(super) fn in_a_database<T>(
     memory: u64,
     run: impl FnOnce(&World<'_>) -> Result<T>,
 ) -> Result<T> {
-    let directory = plan.directory.join(format!("spinney-bench-conflicts-{}", std::process::id()));
-    let ran = {
-        // A scrub reads by the clock, so its pages are not the puts'.
-        let options = Options::default()
-            .memory(memory)
-            .durability(Durability::Buffered)
-            .scrub_bytes_per_second(0);
-        let db = Db::open(&directory, options)?;
-        let main = db.keyspace("main", plan.engine)?;
-        let (done, time) = (AtomicBool::new(false), Runtime::threads());
-        run(&World { plan, db, main, done, time })
-    };
-    let removed = std::fs::remove_dir_all(&directory).map_err(write_error);
-    ran.and_then(|found| removed.map(|()| found))
+    let directory = OwnDirectory::create(&plan.directory, false)?;
+    // A scrub reads by the clock, so its pages are not the puts'.
+    let options = Options::default()
+        .memory(memory)
+        .durability(Durability::Buffered)
+        .scrub_bytes_per_second(0);
+    let db = Db::open(directory.path.join("db"), options)?;
+    let main = db.keyspace("main", plan.engine)?;
+    let (done, time) = (AtomicBool::new(false), Runtime::threads());
+    run(&World { plan, db, main, done, time })
 }
