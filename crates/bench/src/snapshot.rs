@@ -19,7 +19,7 @@ use spinney_base::size::display_bytes;
 use spinney_base::{Error, Result, Runtime};
 
 use crate::distribution::{Distribution, Zipf};
-use crate::parent::OwnDirectory;
+use crate::parent::{Interrupted, OwnDirectory, interrupted};
 
 /// Bytes of a key.
 const KEY_BYTES: usize = 8;
@@ -29,6 +29,9 @@ const NANOS_MAX: u64 = 60_000_000_000;
 
 /// Records that are read between two looks at the memory in use.
 const LOOK_EVERY: u64 = 4096;
+
+/// Poll interval for the end of a run that sleeps.
+const NAP: Duration = Duration::from_millis(50);
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -55,6 +58,8 @@ pub struct SnapshotPlan {
     pub directory: PathBuf,
     /// Seed of the random choices.
     pub seed: u64,
+    /// Asked whether to end early.
+    pub interrupted: Interrupted,
 }
 
 impl SnapshotPlan {
@@ -115,12 +120,33 @@ impl World<'_> {
     }
 
     fn load(&self) -> Result<()> {
-        let records = (0..self.plan.records).map(|key| {
+        let keys = (0..self.plan.records).take_while(|_| !(self.plan.interrupted)());
+        let records = keys.map(|key| {
             let mut value = vec![0; self.value_bytes()];
             fill(key, 0, &mut value);
             (key.to_be_bytes(), value)
         });
-        self.main.bulk_load(records).map(drop)
+        self.main.bulk_load(records)?;
+        self.go_on()
+    }
+
+    /// Ends a run that was interrupted, or in which a writer failed: its error comes first.
+    fn go_on(&self) -> Result<()> {
+        let is_over = (self.plan.interrupted)() || self.done.load(SeqCst);
+        if is_over { Err(interrupted("the run was interrupted")) } else { Ok(()) }
+    }
+
+    /// Sleeps in short pieces.
+    fn sleep(&self, time: Duration) -> Result<()> {
+        let end = self.time.now() + time;
+        loop {
+            self.go_on()?;
+            let left = end.saturating_sub(self.time.now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.time.sleep(left.min(NAP));
+        }
     }
 
     /// Updates records of one thread until the run is done.
@@ -148,8 +174,8 @@ impl World<'_> {
         Ok(())
     }
 
-    fn rest(&self) {
-        self.time.sleep(Duration::from_secs_f64(self.plan.seconds));
+    fn rest(&self) -> Result<()> {
+        self.sleep(Duration::from_secs_f64(self.plan.seconds))
     }
 
     /// Updates in a second since `from`, which is a moment and the updates so far.
@@ -191,6 +217,7 @@ impl World<'_> {
             }
             count += 1;
             if count % LOOK_EVERY == 0 {
+                self.go_on()?;
                 memory = memory.max(self.db.stats().memory_used);
                 kept = self.main.stats().pre_images;
             }
@@ -225,7 +252,7 @@ impl World<'_> {
             let snapshot = self.db.snapshot()?;
             let taken = self.time.now().saturating_sub(begun);
             times.saturating_record(u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX));
-            self.time.sleep(pause);
+            self.sleep(pause)?;
             drop(snapshot);
         }
         let at = |quantile: f64| Duration::from_nanos(times.value_at_quantile(quantile));
@@ -273,12 +300,16 @@ fn drive(world: &World<'_>, out: &mut dyn Write) -> Result<bool> {
     world.load()?;
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..world.plan.threads as u64)
-            .map(|thread| scope.spawn(move || world.write(thread)))
+            .map(|thread| {
+                scope.spawn(move || {
+                    world.write(thread).inspect_err(|_| world.done.store(true, SeqCst))
+                })
+            })
             .collect();
         let measure = |out: &mut dyn Write| {
-            world.rest();
+            world.rest()?;
             let begun = world.mark();
-            world.rest();
+            world.rest()?;
             writeln!(out, "no snapshot: {:.0} updates/s", world.rate(begun))
                 .map_err(write_error)?;
             let right = world.read_whole(out)?;

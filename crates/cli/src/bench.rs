@@ -150,12 +150,16 @@ fn snapshots(arguments: SnapshotArguments) -> Result<Outcome, Failure> {
             seconds: arguments.seconds,
             directory: arguments.dir.clone(),
             seed: arguments.seed,
+            interrupted: interrupt::is_set,
         };
         plan.check()?;
         writeln!(out, "{engine}").map_err(Failure::from)?;
-        is_right &= snapshot::run(&plan, &mut out)?;
+        match outcome(snapshot::run(&plan, &mut out))? {
+            Outcome::Interrupted => return Ok(Outcome::Interrupted),
+            ended => is_right &= ended == Outcome::Done,
+        }
     }
-    Ok(if is_right { Outcome::Done } else { Outcome::Failed })
+    outcome(Ok(is_right))
 }
 
 #[derive(Debug, Args)]

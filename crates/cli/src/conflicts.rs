@@ -7,8 +7,10 @@ use clap::Args;
 use spinney::EngineKind;
 use spinney_bench::conflicts::{self, ConflictsPlan};
 
+use crate::bench::outcome;
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
+use crate::interrupt;
 use crate::output::stdout;
 use crate::sizes;
 
@@ -61,10 +63,14 @@ pub(crate) fn run(arguments: ConflictsArguments) -> Result<Outcome, Failure> {
             writes_per_second: arguments.writes_per_second,
             directory: arguments.dir.clone(),
             seed: arguments.seed,
+            interrupted: interrupt::is_set,
         };
         plan.check()?;
         writeln!(out, "{engine}").map_err(Failure::from)?;
-        is_right &= conflicts::run(&plan, &mut out)?;
+        match outcome(conflicts::run(&plan, &mut out))? {
+            Outcome::Interrupted => return Ok(Outcome::Interrupted),
+            ended => is_right &= ended == Outcome::Done,
+        }
     }
-    Ok(if is_right { Outcome::Done } else { Outcome::Failed })
+    outcome(Ok(is_right))
 }

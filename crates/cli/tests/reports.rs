@@ -533,6 +533,12 @@ fn e4_reading_commands_and_copies_are_interrupted() {
     assert!(told.contains("were copied; nothing of it is left in"), "{told}");
     assert!(!Path::new(&place("copy")).exists());
     expect(0, &["backup", db, &place("copy")], b"");
+    // It would wait for days until its next piece.
+    let slow = start(&["backup", db, &place("slow"), "--bytes-per-second", "1"]);
+    wait_for("the copy", || Path::new(&place("slow")).join("keyspace-00000001.spn").exists());
+    nap(200);
+    kill_process(pid(&slow), Signal::TERM).unwrap();
+    ended(143, slow);
 
     for (arguments, words) in [
         (&["verify", &place("copy")][..], "pages were read, and they are sound"),
@@ -627,12 +633,21 @@ fn e5_an_interrupted_benchmark_leaves_nothing() {
     let history = tempfile::NamedTempFile::new().unwrap();
     let append = ["bench", "append", "--dir", there, "--transactions", "1G", "--history"];
     let append = [&append[..], &[history.path().to_str().unwrap()]].concat();
+    let snapshot = ["bench", "snapshot", "--dir", there, "--records", "20K", "--seconds", "300"];
+    let load = ["bench", "snapshot", "--dir", there, "--records", "20M", "--seconds", "300"];
+    let takes = ["--seconds", "0.01", "--takes", "1000000000", "--engines", "treeline"];
+    let takes = [&snapshot[..6], &takes].concat();
+    let conflicts = ["bench", "conflicts", "--dir", there, "--records", "100K", "--seconds", "300"];
     for (arguments, of_group) in [
         (&ycsb[..], false),
         (&ycsb[..], true),
         (&figure[..], false),
         (&loads[..], false),
         (&append[..], false),
+        (&snapshot[..], false),
+        (&load[..], false),
+        (&takes[..], false),
+        (&conflicts[..], false),
     ] {
         rows.as_file().set_len(0).unwrap();
         let bench = start(arguments);

@@ -121,9 +121,9 @@ impl Db {
         self.backup_with(directory, &BackupOptions::default(), |_| ControlFlow::Continue(()))
     }
 
-    /// Copies the database as [`Db::backup`] does, and calls `progress` after every piece; `Break`
-    /// ends the backup. `progress` runs on this thread while no lock is held, and may use the
-    /// database, except for a bulk load, which waits for the end of the backup.
+    /// Copies the database as [`Db::backup`] does, and calls `progress` after every piece and while it
+    /// waits for its rate; `Break` ends the backup. `progress` runs on this thread while no lock is
+    /// held, and may use the database, except for a bulk load, which waits for the end of the backup.
     ///
     /// # Errors
     /// As [`Db::backup`]; `Cancelled` when `progress` ended it.
@@ -313,9 +313,9 @@ impl Backup<'_> {
     /// function, and helps other jobs.
     fn between(&mut self, so_far: &BackupProgress) -> Result<()> {
         let state = self.state;
-        go_on((self.progress)(*so_far), "the backup")?;
         state.runtime.help();
         loop {
+            go_on((self.progress)(*so_far), "the backup")?;
             state.life.check_sound()?;
             state.backups.copy_log_of_mine(&state.log)?;
             let rate = self.options.bytes_per_second;

@@ -83,6 +83,7 @@ impl Puts<'_> {
         let mine = world.plan.records / threads;
         let mut random = world.random(thread + (round << 16));
         for _ in 0..puts {
+            world.go_on()?;
             let key = (random.next_u64() % mine) * threads + thread;
             let version = &self.versions[index(key)];
             let next = version.load(SeqCst) + 1;
@@ -133,6 +134,7 @@ impl Puts<'_> {
     fn is_as_then(&self, snapshot: &Snapshot, then: &[u32], round: u64) -> Result<bool> {
         let mut random = self.world.random((1 << 20) + round);
         for _ in 0..LOOKS {
+            self.world.go_on()?;
             let key = random.next_u64() % self.world.plan.records;
             let expected = self.world.value(key, then[index(key)].into());
             if snapshot.get(key.to_be_bytes())?.is_none_or(|value| *value != *expected) {

@@ -9,7 +9,7 @@ use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, Result, Runtime};
 
-use crate::parent::OwnDirectory;
+use crate::parent::{Interrupted, OwnDirectory, interrupted};
 
 /// Bytes of a key.
 pub(super) const KEY_BYTES: usize = 8;
@@ -41,6 +41,8 @@ pub struct ConflictsPlan {
     pub directory: PathBuf,
     /// Seed of the random choices.
     pub seed: u64,
+    /// Asked whether to end early.
+    pub interrupted: Interrupted,
 }
 
 impl ConflictsPlan {
@@ -102,16 +104,24 @@ impl World<'_> {
 
     /// Loads the first version of every record.
     pub(super) fn load(&self) -> Result<()> {
-        let records = (0..self.plan.records).map(|key| (key.to_be_bytes(), self.value(key, 0)));
-        self.main.bulk_load(records).map(drop)
+        let keys = (0..self.plan.records).take_while(|_| !(self.plan.interrupted)());
+        let records = keys.map(|key| (key.to_be_bytes(), self.value(key, 0)));
+        self.main.bulk_load(records)?;
+        self.go_on()
     }
 
     pub(super) fn random(&self, thread: u64) -> SplitMix {
         SplitMix(self.plan.seed ^ (thread << 32))
     }
 
+    /// Whether the case is over, or nobody waits for its end any more.
     pub(super) fn is_done(&self) -> bool {
-        self.done.load(SeqCst)
+        self.done.load(SeqCst) || (self.plan.interrupted)()
+    }
+
+    /// Ends a case that was interrupted.
+    pub(super) fn go_on(&self) -> Result<()> {
+        if (self.plan.interrupted)() { Err(interrupted("the run was interrupted")) } else { Ok(()) }
     }
 
     /// Calls `write` at a thread's share of the rate until the case is over, and counts the calls.
@@ -158,6 +168,7 @@ impl World<'_> {
             for worker in workers {
                 worker.join().expect("a worker did not panic")?;
             }
+            self.go_on()?;
             observed
         })
     }
