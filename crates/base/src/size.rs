@@ -1,5 +1,7 @@
 //! Sizes and counts as text: `64MiB`, `1M`, `500K`, `4096`.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use crate::{Error, Result};
 
 /// Parses a count or size: `K`, `M`, `G` are decimal, `KiB`, `MiB`, `GiB`, `TiB` (and `B`) binary;
@@ -32,10 +34,15 @@ pub fn parse(text: &str) -> Result<u64> {
             return Err(Error::invalid(text));
         }
     };
-    let number: u64 = digits.trim_end().replace('_', "").parse().map_err(|_| {
-        Error::invalid(format!("{text:?} is not a whole number with a size suffix: {SUFFIXES}"))
-    })?;
-    number.checked_mul(unit).ok_or_else(|| Error::invalid(format!("{text:?} does not fit 64 bits")))
+    let too_large = || Error::invalid(format!("{text:?} does not fit 64 bits"));
+    let number: u64 =
+        digits.trim_end().replace('_', "").parse().map_err(|error: ParseIntError| {
+            if *error.kind() == IntErrorKind::PosOverflow {
+                return too_large();
+            }
+            Error::invalid(format!("{text:?} is not a whole number with a size suffix: {SUFFIXES}"))
+        })?;
+    number.checked_mul(unit).ok_or_else(too_large)
 }
 
 /// What messages say about suffixes.
@@ -68,6 +75,12 @@ mod tests {
         for text in ["", "K", "1.5M", "-1", "1XB", "99999999999999999999", "18446744073709551615K"]
         {
             assert!(parse(text).is_err(), "{text}");
+        }
+        for text in ["99999999999999999999", "18446744073709551615K"] {
+            assert!(
+                parse(text).unwrap_err().to_string().contains("does not fit 64 bits"),
+                "{text}"
+            );
         }
     }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use spinney::{
-    Cursor, Db, EngineKind, Error, ErrorKind, Keyspace, KeyspaceOptions, Options, ValueReader,
-    VerifyProgress,
+    Cursor, Db, EngineKind, Error, ErrorKind, Keyspace, KeyspaceInfo, KeyspaceOptions, Options,
+    ValueReader, VerifyProgress,
 };
 
 use crate::directory::{self, Room};
@@ -583,6 +583,11 @@ pub(crate) fn keyspaces(command: &KeyspacesCommand) -> Result<Outcome, Failure> 
         }
         KeyspacesCommand::Convert(ConvertArguments { database, name, engine }) => {
             let writing = database.open_for_writing(Missing::Fail)?;
+            let is_same = |one: &KeyspaceInfo| one.name == *name && one.engine == *engine;
+            if writing.db.keyspaces().iter().any(is_same) {
+                let said = writeln!(stdout(), "keyspace {name:?} is kept by {engine} already");
+                return writing.end(said.map(|()| Outcome::Done).map_err(Failure::from));
+            }
             let converted = writing.db.convert_keyspace(name, *engine);
             writing.end(converted.map(|_| Outcome::Done).map_err(Failure::from))
         }

@@ -303,6 +303,9 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
             writer.finish()?;
             Ok(written)
         });
+    if let (Err(_), Some(file)) = (&written, &file) {
+        file.leave_nothing();
+    }
     let (exported, interrupted) = written.map_err(|failure| match (failure, &file) {
         (Failure::Stream(error), Some(file)) => file.failed(error),
         (failure, _) => failure,

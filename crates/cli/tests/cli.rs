@@ -213,7 +213,8 @@ fn keyspaces_are_renamed_and_converted() {
     assert_eq!(expect(0, &["scan", db, "--keyspace", "woods"], b""), records);
     expect(0, &["put", db, "ash", "new", "--keyspace", "woods"], b"");
     // An engine that the keyspace has already is no error.
-    expect(0, &["keyspaces", "convert", db, "woods", "--engine", "turtle"], b"");
+    let said = expect(0, &["keyspaces", "convert", db, "woods", "--engine", "turtle"], b"");
+    assert_eq!(said, "keyspace \"woods\" is kept by turtle already\n");
     expect(0, &["keyspaces", "convert", db, "woods", "--engine", "treeline"], b"");
     let records = format!("ash\tnew\n{records}");
     assert_eq!(expect(0, &["scan", db, "--keyspace", "woods"], b""), records);

@@ -886,6 +886,13 @@ fn e8_a_write_that_finds_no_room_is_no_signal() {
     let (code, error) = shell(&format!("ulimit -f 64; exec \"$0\" export {db} {}", out.display()));
     assert_eq!(code, Some(6), "{error}");
     assert!(error.contains("out.csv"), "{error}");
+    // What an export made is removed if nothing came into it.
+    let none = place.path().join("none.csv");
+    let (code, error) = shell(&format!("ulimit -f 0; exec \"$0\" export {db} {}", none.display()));
+    assert_eq!((code, none.exists()), (Some(6), false), "{error}");
+    std::fs::write(&none, "old").unwrap();
+    let (code, _) = shell(&format!("ulimit -f 0; exec \"$0\" export {db} {}", none.display()));
+    assert_eq!((code, none.exists()), (Some(6), true));
     let (code, error) = shell(&format!("ulimit -f 64; exec \"$0\" put {db}-new a b"));
     assert_eq!(code, Some(6), "{error}");
     if Path::new("/dev/full").exists() {
