@@ -119,29 +119,29 @@ impl Blocks {
         self.used.load(Relaxed) * BLOCK_BYTES
     }
 
-    #[inline]
     fn chunk(&self, block: u32) -> (&Chunk, usize) {
         let (chunk, index) = place(block as usize);
         (self.chunks[chunk].get().expect("a block that was taken"), index)
     }
 
+    /// Returns a block that was taken.
     #[inline]
-    pub(crate) fn leaf(&self, block: u32) -> Leaf<'_> {
+    pub(crate) fn block(&self, block: u32) -> Block<'_> {
         let (chunk, index) = self.chunk(block);
-        Leaf::new(&chunk.words[index * BLOCK_WORDS..][..BLOCK_WORDS])
+        Block {
+            leaf: Leaf::new(&chunk.words[index * BLOCK_WORDS..][..BLOCK_WORDS]),
+            latch: &chunk.latches[index],
+            references: References(&chunk.references[index * REFERENCE_WORDS..][..REFERENCE_WORDS]),
+        }
     }
+}
 
-    #[inline]
-    pub(crate) fn latch(&self, block: u32) -> &VersionLatch {
-        let (chunk, index) = self.chunk(block);
-        &chunk.latches[index]
-    }
-
-    #[inline]
-    pub(crate) fn references(&self, block: u32) -> References<'_> {
-        let (chunk, index) = self.chunk(block);
-        References(&chunk.references[index * REFERENCE_WORDS..][..REFERENCE_WORDS])
-    }
+/// A block and what belongs to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block<'a> {
+    pub(crate) leaf: Leaf<'a>,
+    pub(crate) latch: &'a VersionLatch,
+    pub(crate) references: References<'a>,
 }
 
 /// The reference bits of a block.

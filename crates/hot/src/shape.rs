@@ -10,6 +10,7 @@
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
 
+use crate::blocks::Block;
 use crate::leaf::{BLOCK_WORDS, Bounds, GAP, HEADER_WORDS, record_words};
 use crate::records::Records;
 use crate::tier::{Held, Home, HotTier};
@@ -284,9 +285,9 @@ impl HotTier {
     /// Latches the leaf with this lower bound, if nobody has it latched.
     fn try_lock(&self, lower: &[u8]) -> Option<Held<'_>> {
         let home = self.index.get(lower)?;
-        let latch = self.blocks.latch(home.block());
+        let Block { leaf, latch, references } = self.blocks.block(home.block());
         let guard = latch.try_upgrade(latch.try_version()?)?;
-        let held = self.held(home.block(), guard);
+        let held = Held { block: home.block(), leaf, references, guard };
         if held.leaf.generation() != home.generation() {
             held.guard.release_unchanged();
             return None;
@@ -305,8 +306,7 @@ impl HotTier {
         let mut leaves = leaves;
         let surplus = leaves.split_off(leaves.len().min(cuts.len()));
         while leaves.len() < cuts.len() {
-            let block = self.blocks.take();
-            leaves.push(self.held(block, self.blocks.latch(block).lock()));
+            leaves.push(self.latch(self.blocks.take()));
         }
         let records = &image.records;
         let mut lowers = vec![image.lower.clone()];
@@ -356,7 +356,7 @@ impl HotTier {
         let leaves = self.index.all();
         let (mut count, mut dirty) = (0, 0);
         for (place, (lower, home)) in leaves.iter().enumerate() {
-            let held = self.held(home.block(), self.blocks.latch(home.block()).lock());
+            let held = self.latch(home.block());
             let leaf = held.leaf;
             let image = Image::of(&held);
             held.guard.release_unchanged();

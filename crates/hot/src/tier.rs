@@ -5,7 +5,7 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
 use spinney_sync::{LatchGuard, Version, VersionLatch};
 
-use crate::blocks::{Blocks, REFERENCE_MAX, References};
+use crate::blocks::{Block, Blocks, REFERENCE_MAX, References};
 use crate::index::Index;
 use crate::leaf::{
     BLOCK_WORDS, Bounds, DIRTY, Entry, GAP, GENERATION_BITS, LARGE, Leaf, REMOVED, WRITING,
@@ -119,7 +119,7 @@ impl HotTier {
         let (blocks, generation) = (Blocks::default(), 1);
         let block = blocks.take();
         let bounds = Bounds { lower: &[], upper: None, generation, starts_gap: false };
-        blocks.leaf(block).write(bounds, std::iter::empty());
+        blocks.block(block).leaf.write(bounds, std::iter::empty());
         HotTier {
             index: Index::new(Home::new(block, generation)),
             blocks,
@@ -208,9 +208,8 @@ impl HotTier {
         let start = out.len();
         loop {
             let home = self.find(key);
-            let latch = self.blocks.latch(home.block());
+            let Block { leaf, latch, references } = self.blocks.block(home.block());
             let version = latch.version();
-            let leaf = self.blocks.leaf(home.block());
             if leaf.generation() == home.generation() {
                 let found = leaf.search(key);
                 let slot = found.ok().map(|index| leaf.slot(index));
@@ -220,7 +219,7 @@ impl HotTier {
                 if latch.validate(version) {
                     let (Ok(index), Some(slot)) = (found, slot) else { return Cached::Unknown };
                     if is_use {
-                        self.blocks.references(home.block()).touch(index);
+                        references.touch(index);
                     }
                     return match slot.flags() & (REMOVED | LARGE) {
                         0 => Cached::Present,
@@ -240,20 +239,19 @@ impl HotTier {
     pub(crate) fn lock(&self, key: &[u8]) -> Held<'_> {
         loop {
             let home = self.find(key);
-            let latch = self.blocks.latch(home.block());
-            let guard = latch.lock();
-            let leaf = self.blocks.leaf(home.block());
-            if leaf.generation() == home.generation() {
-                return self.held(home.block(), guard);
+            let held = self.latch(home.block());
+            if held.leaf.generation() == home.generation() {
+                return held;
             }
-            guard.release_unchanged();
+            held.guard.release_unchanged();
             thread::yield_now();
         }
     }
 
-    pub(crate) fn held<'a>(&'a self, block: u32, guard: LatchGuard<'a>) -> Held<'a> {
-        let (leaf, references) = (self.blocks.leaf(block), self.blocks.references(block));
-        Held { block, leaf, references, guard }
+    /// Latches a block, whatever it is.
+    pub(crate) fn latch(&self, block: u32) -> Held<'_> {
+        let Block { leaf, latch, references } = self.blocks.block(block);
+        Held { block, leaf, references, guard: latch.lock() }
     }
 
     /// Puts a dirty record, for which room was reserved. Returns what it replaced; if that is the
@@ -386,11 +384,9 @@ impl HotTier {
                 }
                 (Direction::Backward, None) => self.index.last(),
             };
-            let latch = self.blocks.latch(home.block());
+            let Block { leaf, latch, references } = self.blocks.block(home.block());
             let version = latch.version();
-            let leaf = self.blocks.leaf(home.block());
             if leaf.generation() == home.generation() {
-                let references = self.blocks.references(home.block());
                 look(leaf, references, (from, direction, most), piece);
                 piece.seen = Some(Seen { home, removals: leaf.removals() });
                 if latch.validate(version) {
@@ -406,7 +402,7 @@ impl HotTier {
     /// structure was read from `from` up to `to` since then, and the tier has all that was found.
     /// `None` is the end of all keys. Returns whether nothing left the leaf meanwhile.
     pub fn set_gaps(&self, seen: Seen, from: &[u8], to: Option<&[u8]>) -> bool {
-        let held = self.held(seen.home.block(), self.blocks.latch(seen.home.block()).lock());
+        let held = self.latch(seen.home.block());
         let leaf = held.leaf;
         if leaf.generation() != seen.home.generation() || leaf.removals() != seen.removals {
             held.guard.release_unchanged();
