@@ -12,6 +12,8 @@ use crate::tier::{Held, HotTier};
 pub struct Passed {
     /// Records that it passed.
     pub records: u64,
+    /// Those that were read or written since it last passed them.
+    pub asked: u64,
     /// Clean records that left.
     pub left: u64,
     /// Dirty records that were taken for the cold structure.
@@ -38,6 +40,7 @@ impl HotTier {
             let priority = references.get(index);
             if priority > 0 {
                 references.set(index, priority - 1);
+                passed.asked += 1;
             } else if !slot.is(DIRTY) {
                 self.let_leave(&held, index);
                 passed.left += 1;

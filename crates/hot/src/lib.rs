@@ -28,7 +28,7 @@
 //! take no latch: they validate the leaf's version. Writers latch one leaf, and a neighbour to its right
 //! where records move. **Crash**: all of it is in memory only.
 //!
-//! Read `leaf` first (the bytes), then `blocks`, `index`, `tier`, `shape` (which keys a leaf is for), `hand`.
+//! Read `leaf` first (the bytes), then `blocks`, `index`, `tier`, `shape` (which keys a leaf is for), `hand`, `admission`.
 //!
 //! **Differs from the paper**, whose hot tier is a tree of the cold structure's kind with a bit a record:
 //! leaves are found by an index of two levels, and reference bits lie outside of them, where readers
@@ -36,6 +36,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod blocks;
 mod hand;
 mod index;
@@ -50,6 +51,7 @@ mod tests;
 mod threads;
 mod tier;
 
+pub use admission::{Admission, Promotion};
 pub use hand::Passed;
 pub use records::{Record, Records};
 pub use tier::{Cached, Direction, HotTier, Piece, RECORD_BYTES_MAX, Replaced, Seen};

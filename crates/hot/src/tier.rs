@@ -12,8 +12,10 @@ use crate::leaf::{
 };
 use crate::records::Records;
 
-/// Priority of a record that was just put or promoted.
-const FIRST_PRIORITY: u64 = 1;
+/// Priority of a record that was put, and of one that was promoted, which leaves as soon as the hand
+/// passes unless it is read again.
+const PRIORITY_PUT: u64 = 1;
+const PRIORITY_PROMOTED: u64 = 0;
 
 /// The hot tier. Thread-safe.
 #[derive(Debug)]
@@ -341,7 +343,9 @@ impl HotTier {
             None if leaf.starts_gap() => GAP,
             None => 0,
         };
-        held.references.insert(index, FIRST_PRIORITY, leaf.len());
+        let is_put = entry.flags & DIRTY != 0;
+        let priority = if is_put { PRIORITY_PUT } else { PRIORITY_PROMOTED };
+        held.references.insert(index, priority, leaf.len());
         leaf.insert(index, Entry { flags: entry.flags | gap, ..entry });
         self.records.fetch_add(1, Relaxed);
         true
@@ -504,4 +508,4 @@ fn entry_of<'a>(key: &'a [u8], value: Option<ValueRef<'a>>, flags: u8) -> Entry<
 /// Longest key and value together, in bytes: a quarter of a block less what bounds may take.
 pub const RECORD_BYTES_MAX: usize = 4_040;
 const _: () = assert!(cfg!(feature = "shuttle") || RECORD_BYTES_MAX / 8 < BLOCK_WORDS / 4);
-const _: () = assert!(FIRST_PRIORITY <= REFERENCE_MAX);
+const _: () = assert!(PRIORITY_PUT <= REFERENCE_MAX);
