@@ -1,11 +1,11 @@
 //! The bytes of a leaf: records of neighbouring keys in one block of words.
 //!
 //! ```text
-//!  word 0        1                  2                3              heap              bounds
-//! +--------+------------+---------------------+--------------+ ... +---------+-------+-------+
-//! | counts | generation | lengths of bounds,  | slots, by    |     | records | lower | upper |
-//! |        | removals   | prefix, flags       | key ->       |     | <- heap |       |       |
-//! +--------+------------+---------------------+--------------+ ... +---------+-------+-------+
+//!  word 0        1                  2            3        7             heap              bounds
+//! +--------+------------+-------------------+-------+------------+ ... +---------+-------+-------+
+//! | counts | generation | lengths of bounds | hints | slots, by  |     | records | lower | upper |
+//! |        | removals   | prefix, flags     |       | key ->     |     | <- heap |       |       |
+//! +--------+------------+-------------------+-------+------------+ ... +---------+-------+-------+
 //! ```
 //!
 //! | word | bits | field |
@@ -19,6 +19,7 @@
 //! | 2 | 16 | bytes of the upper bound, or [`NO_BOUND`] |
 //! | 2 | 16 | bytes that all keys between the bounds share |
 //! | 2 | 1 | gap bit of the leaf: no cold record lies between the lower bound and the first record |
+//! | 3 to 6 | 32 each | heads of the first slots of the last eight ninths; all 0 with fewer than 18 records |
 //!
 //! A slot: offset in words (11 bits), bytes of the key's suffix (11), bytes of the value (14), flags
 //! (5), and the first 23 bits of the suffix, so that heads order as suffixes do. A record is the suffix,
@@ -39,8 +40,15 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of a word.
 const WORD: usize = 8;
+/// Hints that narrow a search: heads of some slots, in the same line of the processor's cache as the
+/// counts.
+const HINTS: usize = 8;
+const HINT_WORDS: usize = HINTS / 2;
+const HINTS_AT: usize = 3;
+/// Fewest records for which there are hints.
+const HINTED_MIN: usize = 2 * (HINTS + 1);
 /// Words before the first slot.
-pub(crate) const HEADER_WORDS: usize = 3;
+pub(crate) const HEADER_WORDS: usize = HINTS_AT + HINT_WORDS;
 /// Words of a block: 16 KiB. With less, long records leave more of a block unused; with more, rewriting
 /// a leaf takes longer. Offsets have bits for as many. Models have less to do.
 pub(crate) const BLOCK_WORDS: usize = if cfg!(feature = "shuttle") { 64 } else { 2048 };
@@ -81,6 +89,12 @@ fn mask(bits: u32) -> u64 {
 /// Returns the words that a record takes beside its slot.
 pub(crate) fn record_words(suffix: usize, value: usize) -> usize {
     (suffix + value).div_ceil(WORD).max(1)
+}
+
+/// The slot whose head is a hint, among `count`.
+#[inline]
+fn hinted_slot(hint: usize, count: usize) -> usize {
+    (hint + 1) * count / (HINTS + 1)
 }
 
 /// The first 23 bits of a suffix.
@@ -369,7 +383,7 @@ impl<'a> Leaf<'a> {
         // A race may have made the prefix longer than the key.
         let Some(suffix) = key.get(self.prefix_bytes()..) else { return Err(0) };
         let head = head_of(suffix);
-        let (mut low, mut high) = (0, self.len());
+        let (mut low, mut high) = self.hinted(head);
         while low < high {
             let middle = usize::midpoint(low, high);
             let slot = self.slot(middle);
@@ -380,6 +394,38 @@ impl<'a> Leaf<'a> {
             }
         }
         Err(low)
+    }
+
+    /// Where records with this head lie, or would lie.
+    #[inline]
+    fn hinted(&self, head: u64) -> (usize, usize) {
+        let count = self.len();
+        if count < HINTED_MIN {
+            return (0, count);
+        }
+        let (mut below, mut at_most) = (0, 0);
+        for word in 0..HINT_WORDS {
+            let pair = self.load(HINTS_AT + word);
+            for hint in [pair & 0xFFFF_FFFF, pair >> 32] {
+                below += usize::from(hint < head);
+                at_most += usize::from(hint <= head);
+            }
+        }
+        let low = if below == 0 { 0 } else { hinted_slot(below - 1, count) };
+        let high = if at_most == HINTS { count } else { hinted_slot(at_most, count) };
+        (low, high)
+    }
+
+    /// Makes hints of what the slots are now.
+    fn set_hints(&self) {
+        let count = self.len();
+        let hint = |index: usize| match count {
+            HINTED_MIN.. => self.slot(hinted_slot(index, count)).head(),
+            _ => 0,
+        };
+        for word in 0..HINT_WORDS {
+            self.store(HINTS_AT + word, hint(2 * word) | hint(2 * word + 1) << 32);
+        }
     }
 
     /// Compares the suffix of a record with another.
@@ -449,6 +495,7 @@ impl<'a> Leaf<'a> {
         self.set_field(0, 0, count + 1);
         self.set_field(0, 1, heap);
         self.set_field(0, 2, self.live() + words);
+        self.set_hints();
     }
 
     /// Takes a record out. The holder's. Gap bits are the caller's.
@@ -459,6 +506,7 @@ impl<'a> Leaf<'a> {
         }
         self.set_field(0, 0, count - 1);
         self.set_field(0, 2, self.live() - words);
+        self.set_hints();
     }
 
     /// Notes that the record at a place leaves for the cold structure: nothing is known any more of
@@ -501,6 +549,7 @@ impl<'a> Leaf<'a> {
         self.set_field(0, 0, count);
         self.set_field(0, 1, heap);
         self.set_field(0, 2, end - heap);
+        self.set_hints();
         self.set_generation(bounds.generation);
         self.count_removal();
         count
