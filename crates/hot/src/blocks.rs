@@ -114,6 +114,11 @@ impl Blocks {
         self.free.lock().bare.push(surplus);
     }
 
+    /// Number of leaves.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
     /// Bytes of all leaves.
     pub(crate) fn bytes(&self) -> u64 {
         self.used.load(Relaxed) * BLOCK_BYTES

@@ -20,10 +20,51 @@ pub struct Passed {
     pub taken: u64,
 }
 
+/// Where the hand of a tier is, and how far the leaves before it are marked.
+#[derive(Clone, Debug, Default)]
+pub struct Hand {
+    at: Vec<u8>,
+    marked_to: Vec<u8>,
+    /// Leaves between the two.
+    ahead: u64,
+}
+
+impl Hand {
+    /// The hand meets soon what lies in the next part of the tier, one in this many. With more, fewer
+    /// hits say what memory is worth; with fewer, they say it of records that are not the next to leave.
+    pub const SOON_PART: u64 = 8;
+
+    /// Returns the key from which on it goes next.
+    #[must_use]
+    pub fn at(&self) -> &[u8] {
+        &self.at
+    }
+}
+
 impl HotTier {
-    /// Moves the hand over one leaf, from `from` on. Priorities fall by one. Of records that had none
-    /// left, clean ones leave, and dirty ones are copied to `victims`, if `takes_dirty`. Returns where
-    /// the next leaf begins, `None` at the end of all keys.
+    /// Moves the hand over one leaf. Priorities fall by one. Of records that had none left, clean ones
+    /// leave, and dirty ones are copied to `victims`, if `takes_dirty`. Behind the last key it begins
+    /// again.
+    pub fn advance(&self, hand: &mut Hand, takes_dirty: bool, victims: &mut Records) -> Passed {
+        let (passed, next) = self.pass(&hand.at, takes_dirty, victims);
+        hand.at = next.unwrap_or_default();
+        hand.ahead = hand.ahead.saturating_sub(1);
+        if hand.ahead == 0 {
+            hand.marked_to.clone_from(&hand.at);
+        }
+        let soon = self.blocks.used() / Hand::SOON_PART;
+        while hand.ahead < soon {
+            let held = self.lock(&hand.marked_to);
+            held.leaf.set_soon(true);
+            let mut upper = Vec::new();
+            hand.marked_to = if held.leaf.upper(&mut upper) { upper } else { Vec::new() };
+            hand.ahead += 1;
+        }
+        passed
+    }
+
+    /// As [`HotTier::advance`], from `from` on. Returns where the next leaf begins, `None` at the end of
+    /// all keys.
     pub fn pass(
         &self,
         from: &[u8],
@@ -33,6 +74,7 @@ impl HotTier {
         let held = self.lock(from);
         let (leaf, references) = (held.leaf, held.references);
         let mut passed = Passed::default();
+        leaf.set_soon(false);
         let mut index = leaf.search(from).unwrap_or_else(|at| at);
         while index < leaf.len() {
             passed.records += 1;

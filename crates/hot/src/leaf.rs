@@ -19,6 +19,7 @@
 //! | 2 | 16 | bytes of the upper bound, or [`NO_BOUND`] |
 //! | 2 | 16 | bytes that all keys between the bounds share |
 //! | 2 | 1 | gap bit of the leaf: no cold record lies between the lower bound and the first record |
+//! | 2 | 1 | the hand comes soon |
 //! | 3 to 6 | 32 each | heads of the first slots of the last eight ninths; all 0 with fewer than 18 records |
 //!
 //! A slot: offset in words (11 bits), bytes of the key's suffix (11), bytes of the value (14), flags
@@ -178,6 +179,12 @@ impl Bounds<'_> {
         let Some(upper) = self.upper else { return 0 };
         self.lower.iter().zip(upper).take_while(|(one, other)| one == other).count()
     }
+
+    /// Words that the header and the bounds take.
+    pub(crate) fn words(&self) -> usize {
+        let upper = self.upper.map_or(0, |upper| upper.len().div_ceil(WORD));
+        HEADER_WORDS + self.lower.len().div_ceil(WORD) + upper
+    }
 }
 
 /// A leaf in its block. See the module for who may call what.
@@ -259,7 +266,17 @@ impl<'a> Leaf<'a> {
     }
 
     pub(crate) fn set_starts_gap(&self, is_set: bool) {
-        self.set_field(2, 3, usize::from(is_set));
+        self.set_field(2, 3, self.field(2, 3) & !1 | usize::from(is_set));
+    }
+
+    /// Returns whether the hand comes soon, as far as is known: a leaf that is rewritten forgets it.
+    #[inline]
+    pub(crate) fn is_soon(&self) -> bool {
+        self.field(2, 3) & 2 != 0
+    }
+
+    pub(crate) fn set_soon(&self, is_soon: bool) {
+        self.set_field(2, 3, self.field(2, 3) & !2 | usize::from(is_soon) << 1);
     }
 
     #[inline]

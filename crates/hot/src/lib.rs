@@ -52,6 +52,6 @@ mod threads;
 mod tier;
 
 pub use admission::{Admission, Promotion};
-pub use hand::Passed;
+pub use hand::{Hand, Passed};
 pub use records::{Record, Records};
 pub use tier::{Cached, Direction, HotTier, Piece, RECORD_BYTES_MAX, Replaced, Seen};

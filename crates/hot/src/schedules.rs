@@ -42,7 +42,7 @@ fn h2_a_put_between_copy_and_end_is_kept() {
 fn a_split_hides_no_key() {
     check(500, || {
         let shared = world(12);
-        let writer = thread(&shared, |shared| (12..18).for_each(|number| shared.write_new(number)));
+        let writer = thread(&shared, |shared| (2..8).for_each(|number| shared.write_new(number)));
         let reader =
             thread(&shared, |shared| [0, 5, 11].into_iter().for_each(|key| shared.read(key)));
         shared.write(6);
@@ -59,7 +59,7 @@ fn a_split_hides_no_key() {
 fn the_hand_hides_no_key() {
     check(300, || {
         let shared = world(12);
-        (12..30).for_each(|number| shared.write_new(number));
+        (0..12).for_each(|number| shared.write_new(number));
         let sweeper = thread(&shared, |shared| (0..3).for_each(|_| shared.sweep()));
         let reader = thread(&shared, |shared| {
             let (mut from, mut last, mut piece) = (Some(Vec::new()), Vec::new(), Piece::default());

@@ -148,19 +148,28 @@ impl Image {
         (end != Some(0) && self.fits(&cuts, &[])).then_some(cuts)
     }
 
-    /// Whether each of these parts fits into a leaf, where `key` is in a part without records.
+    /// Lower bounds of parts that begin at `cuts`. `key` decides where one without records begins.
+    fn lowers(&self, cuts: &[usize], key: &[u8]) -> Vec<Vec<u8>> {
+        let mut lowers = vec![self.lower.clone()];
+        for cut in &cuts[1..] {
+            let above = if *cut < self.records.len() { self.records.key(*cut) } else { key };
+            let below =
+                cut.checked_sub(1).map_or(&self.lower[..], |before| self.records.key(before));
+            lowers.push(separator(below, above));
+        }
+        lowers
+    }
+
+    /// Whether each of these parts fits into a leaf.
     fn fits(&self, cuts: &[usize], key: &[u8]) -> bool {
-        let prefix = self.prefix();
-        let words_of = |key: &[u8]| key.len().div_ceil(8);
-        let ends = cuts.iter().skip(1).copied().chain([self.records.len()]);
-        cuts.iter().zip(ends).all(|(begin, end)| {
-            let records: usize = (*begin..end).map(|index| self.words(index, prefix)).sum();
-            let bound = |at: usize| match at {
-                0 => words_of(&self.lower),
-                at if at < self.records.len() => words_of(self.records.key(at)),
-                _ => words_of(key).max(self.upper.as_deref().map_or(0, words_of)),
-            };
-            HEADER_WORDS + records + bound(*begin) + bound(end) <= BLOCK_WORDS
+        let lowers = self.lowers(cuts, key);
+        (0..cuts.len()).all(|part| {
+            let upper = lowers.get(part + 1).map(Vec::as_slice).or(self.upper.as_deref());
+            let bounds = Bounds { lower: &lowers[part], upper, generation: 0, starts_gap: false };
+            let end = cuts.get(part + 1).copied().unwrap_or(self.records.len());
+            let prefix = bounds.prefix();
+            let records: usize = (cuts[part]..end).map(|index| self.words(index, prefix)).sum();
+            records + bounds.words() <= BLOCK_WORDS
         })
     }
 }
@@ -309,12 +318,7 @@ impl HotTier {
             leaves.push(self.latch(self.blocks.take()));
         }
         let records = &image.records;
-        let mut lowers = vec![image.lower.clone()];
-        for cut in &cuts[1..] {
-            let above = if *cut < records.len() { records.key(*cut) } else { key };
-            let below = cut.checked_sub(1).map_or(&image.lower[..], |before| records.key(before));
-            lowers.push(separator(below, above));
-        }
+        let lowers = image.lowers(cuts, key);
         let mut homes = Vec::new();
         for (part, held) in leaves.iter().enumerate() {
             let range = cuts[part]..cuts.get(part + 1).copied().unwrap_or(records.len());

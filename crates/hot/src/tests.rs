@@ -8,7 +8,7 @@ use spinney_base::ValueRef;
 use spinney_base::runtime::SplitMix;
 use spinney_sync::VersionLatch;
 
-use crate::{Cached, Direction, HotTier, Piece, Records, Replaced};
+use crate::{Cached, Direction, Hand, HotTier, Piece, Records, Replaced};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -281,4 +281,35 @@ fn h3_what_was_read_before_a_change_is_not_admitted() {
     world.tier.put(b"key", Some(value(b"v3")), &mut Vec::new());
     assert!(!world.tier.admit(b"key", Some(value(b"v2")), (&world.latch, world.latch.version())));
     assert_eq!(world.get(b"key").as_deref(), Some(&b"v3"[..]));
+}
+
+/// Hits count as soon in the leaves before the hand, an eighth of all, and nowhere else.
+#[test]
+fn hits_before_the_hand_are_counted() {
+    let tier = HotTier::new(100 << 20);
+    let key = |number: u64| (number * 1_000).to_be_bytes();
+    let bytes = [3; 100];
+    for number in 0..20_000 {
+        tier.put(&key(number), Some(value(&bytes)), &mut Vec::new());
+    }
+    // Where keys ascend, leaves are full.
+    assert_eq!(tier.blocks.used(), 148);
+    let (mut hand, mut victims) = (Hand::default(), Records::default());
+    let count = |tier: &HotTier| {
+        let before = tier.soon_hits();
+        for number in 0..20_000 {
+            assert_eq!(tier.get(&key(number), &mut Vec::new()), Cached::Present);
+        }
+        tier.soon_hits() - before
+    };
+    assert_eq!(count(&tier), 0);
+    for round in 0..400 {
+        tier.advance(&mut hand, false, &mut victims);
+        if round % 37 == 5 {
+            let soon = count(&tier);
+            assert!((2_000..3_000).contains(&soon), "{soon} of 20,000, from {:?}", hand.at());
+        }
+    }
+    assert!(tier.soon_hits() > 10_000 && victims.is_empty());
+    tier.check().unwrap();
 }

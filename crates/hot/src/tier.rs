@@ -3,9 +3,11 @@
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
-use spinney_sync::{LatchGuard, Version, VersionLatch};
+use spinney_sync::{LatchGuard, Stripes, Version, VersionLatch};
 
 use crate::blocks::{Block, Blocks, REFERENCE_MAX, References};
+#[cfg(doc)]
+use crate::hand::Hand;
 use crate::index::Index;
 use crate::leaf::{
     BLOCK_WORDS, Bounds, DIRTY, Entry, GAP, GENERATION_BITS, LARGE, Leaf, REMOVED, WRITING,
@@ -28,6 +30,8 @@ pub struct HotTier {
     reserved: AtomicU64,
     pub(crate) records: AtomicU64,
     pub(crate) dirty: AtomicU64,
+    /// Hits on records that the hand meets soon.
+    soon_hits: Stripes<1>,
 }
 
 /// Which way a range goes.
@@ -130,6 +134,7 @@ impl HotTier {
             reserved: AtomicU64::new(0),
             records: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
+            soon_hits: Stripes::default(),
         }
     }
 
@@ -160,6 +165,14 @@ impl HotTier {
     #[must_use]
     pub fn dirty(&self) -> u64 {
         self.dirty.load(Relaxed)
+    }
+
+    /// Returns the hits so far on records that the hand was about to meet, of one record in
+    /// [`Hand::SOON_PART`]: what a tier that is smaller by this part would have missed, and about what
+    /// one that is larger would gain.
+    #[must_use]
+    pub fn soon_hits(&self) -> u64 {
+        self.soon_hits.sum(0)
     }
 
     /// Reserves room for a record. Returns `false` where a sweep has to make some first.
@@ -213,7 +226,7 @@ impl HotTier {
             let Block { leaf, latch, references } = self.blocks.block(home.block());
             let version = latch.version();
             if leaf.generation() == home.generation() {
-                let found = leaf.search(key);
+                let (found, is_soon) = (leaf.search(key), leaf.is_soon());
                 let slot = found.ok().map(|index| leaf.slot(index));
                 if let Some(slot) = slot.filter(|slot| !slot.is(REMOVED)) {
                     leaf.value(slot, out);
@@ -222,6 +235,9 @@ impl HotTier {
                     let (Ok(index), Some(slot)) = (found, slot) else { return Cached::Unknown };
                     if is_use {
                         references.touch(index);
+                        if is_soon {
+                            self.soon_hits.add(0, 1);
+                        }
                     }
                     return match slot.flags() & (REMOVED | LARGE) {
                         0 => Cached::Present,
