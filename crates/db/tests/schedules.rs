@@ -644,11 +644,33 @@ fn s01_a_snapshot_is_of_one_moment_of_transactions() {
     });
 }
 
+/// S1: as before, of a transaction that has read already and that commits beside a write and a snapshot.
+#[test]
+fn s01_a_commit_beside_a_snapshot_is_before_or_after_it() {
+    check(3000, || {
+        let (_disk, db, keyspace) = fresh();
+        let mut transaction = db.begin().unwrap();
+        assert!(transaction.get(&keyspace, b"x").unwrap().is_none());
+        transaction.insert(&keyspace, b"y", [1]).unwrap();
+        let (second, third) = (keyspace.clone(), keyspace.clone());
+        let thread = shuttle::thread::spawn(move || {
+            second.insert_with(b"x", [1], Durability::Buffered).unwrap();
+            third.snapshot().unwrap()
+        });
+        let committed = transaction.commit().is_ok();
+        let snapshot = thread.join().unwrap();
+        let y = number(&snapshot, b"y");
+        assert_eq!(number(&snapshot, b"x"), 1);
+        // It read x from before, so it comes before the write of x, which the snapshot has.
+        assert_eq!(y == 1, committed, "the snapshot has the later write without the earlier one");
+    });
+}
+
 /// S3: a batch over engines of both kinds is in a snapshot of both whole or not at all; and who has read
 /// one of them sees no older state of the other.
 #[test]
 fn s03_batches_over_engines_are_whole() {
-    check(1500, || {
+    check(3000, || {
         let (_disk, db, keyspace) = fresh();
         let turtles = ["t", "u"].map(|name| {
             let options = KeyspaceOptions::default().engine(EngineKind::Turtle);
