@@ -71,21 +71,25 @@ fn b1_a_log_without_room_is_full() {
 /// log's superblock among them.
 #[test]
 fn b1_every_write_of_a_checkpoint_is_refused_once() {
+    let mut refused = 0;
     for at in 1.. {
         let disk = SimDisk::new(1);
         let db = open(&disk, &Runtime::stepped(1), Durability::Sync);
         let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
         let put = |number: u32| keyspace.insert(number.to_be_bytes(), [1; 1000]);
         (0..600).for_each(|number| put(number).unwrap());
-        (0..2)
+        // The reserve is given up piece by piece before a write is refused.
+        (0..14)
             .for_each(|next| disk.inject(Fault::NoSpaceInPlace { at: disk.writes() + at + next }));
         let before = db.stats().log.bytes_used;
         let checkpoint = db.checkpoint();
         let is_full = |error: &spinney_base::Error| error.kind() == ErrorKind::Full;
         assert!(checkpoint.as_ref().err().is_none_or(is_full), "{at}: {checkpoint:?}");
+        refused += usize::from(checkpoint.is_err());
         if disk.faults_struck() == 0 {
             let used = db.stats().log.bytes_used;
             assert!(at > 5 && used < before, "{at}: {before} to {used}");
+            assert_eq!(refused, at as usize - 1, "every write met the full disk");
             break;
         }
         put(600).unwrap();
