@@ -25,10 +25,11 @@
 //! never fails: room is reserved in bytes, and a split takes a block whether or not it was reserved.
 //!
 //! **Concurrency.** Everything may be called from any thread but [`HotTier::check`]. Lookups and ranges
-//! take no latch: they validate the leaf's version. Writers latch one leaf, and a neighbour to its right
+//! take no latch: they validate the leaf's version. Writers latch one leaf, and its neighbours
 //! where records move. **Crash**: all of it is in memory only.
 //!
-//! Read `leaf` first (the bytes), then `blocks`, `index`, `tier`, `shape` (which keys a leaf is for), `hand`, `admission`.
+//! Read `leaf` first (the bytes), then `blocks`, `index`, `tier`, `shape` (which keys a leaf is for),
+//! `hand`, `admission`.
 //!
 //! **Differs from the paper**, whose hot tier is a tree of the cold structure's kind with a bit a record:
 //! leaves are found by an index of two levels, and reference bits lie outside of them, where readers

@@ -3,10 +3,10 @@
 //! **How a reader notices.** The index says for each leaf the generation of its bounds, and the leaf says
 //! it too. While bounds change, all leaves that take part are latched. Lower bounds that are no longer
 //! ones leave the index first; then the new ones enter; the leaf that begins first, whose lower bound
-//! stays, gets its new generation last. A thread that the index
-//! leads to it before finds another generation there, and looks again.
+//! stays, gets its new generation last. A thread that the index leads to it before finds another
+//! generation there, and looks again.
 //!
-//! **Latch order**: leaves from left to right. The right neighbour is only tried.
+//! **Latch order**: neighbours of a latched leaf are only tried, never waited for, so no order is needed.
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
 
@@ -15,8 +15,8 @@ use crate::leaf::{BLOCK_WORDS, Bounds, GAP, HEADER_WORDS, record_words};
 use crate::records::Records;
 use crate::tier::{Held, Home, HotTier};
 
-/// Words of a leaf beyond which two neighbours become three instead of sharing what they have. With
-/// more, leaves are rewritten more often; with less, memory is left unused.
+/// Words of a leaf, on average over two neighbours, up to which these share what they have. With more,
+/// leaves are rewritten more often; with less, memory is left unused.
 const FULL_WORDS: usize = 31 * BLOCK_WORDS / 32;
 /// Words up to which the hand fills a leaf. With more, the next records split it; with less, memory is
 /// left unused.
@@ -26,7 +26,7 @@ const SPARSE_WORDS: usize = BLOCK_WORDS / 8 * 7;
 /// Most leaves that one becomes: a record of a quarter of a block may leave the rest of two unused.
 const PARTS_MAX: usize = 4;
 
-/// All of one leaf, or of two that follow each other.
+/// All of one leaf, or of up to three that follow each other.
 #[derive(Debug, Default)]
 struct Image {
     records: Records,
@@ -117,23 +117,7 @@ impl Image {
         }
         (cuts.len() == parts).then_some(cuts)
     }
-}
 
-/// Which neighbour.
-#[derive(Clone, Copy, Debug)]
-enum Side {
-    Left,
-    Right,
-}
-
-/// A record for which room is made.
-#[derive(Clone, Copy, Debug)]
-struct Coming<'a> {
-    key: &'a [u8],
-    words: usize,
-}
-
-impl Image {
     /// Where two parts begin of which the first is as full as the hand leaves a leaf; one part, if all
     /// fits there.
     fn filled(&self) -> Option<Vec<usize>> {
@@ -172,6 +156,20 @@ impl Image {
             records + bounds.words() <= BLOCK_WORDS
         })
     }
+}
+
+/// Which neighbour.
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Left,
+    Right,
+}
+
+/// A record for which room is made.
+#[derive(Clone, Copy, Debug)]
+struct Coming<'a> {
+    key: &'a [u8],
+    words: usize,
 }
 
 /// Returns the shortest key that is above `below` and at most `above`.

@@ -313,3 +313,38 @@ fn hits_before_the_hand_are_counted() {
     assert!(tier.soon_hits() > 10_000 && victims.is_empty());
     tier.check().unwrap();
 }
+
+/// Reserved room counts until it is given back, and a tier that is full has some again once the hand has
+/// passed.
+#[test]
+fn room_is_reserved_given_back_and_made() {
+    let tier = HotTier::new(400_000);
+    let bytes = [3; 100];
+    let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+    let mut count = 0;
+    while tier.reserve(8, 100) {
+        tier.put(&key(count), Some(value(&bytes)), &mut Vec::new());
+        tier.release(8, 100);
+        count += 1;
+    }
+    // A split takes its block whatever is reserved.
+    assert!(count > 2_000 && tier.bytes() < 400_000 + 16_800, "{count} in {}", tier.bytes());
+    assert!(!tier.admit(b"another", None, (&VersionLatch::new(), VersionLatch::new().version())));
+    let (mut hand, mut victims) = (Hand::default(), Records::default());
+    while !tier.reserve(8, 100) {
+        victims.clear();
+        tier.advance(&mut hand, true, &mut victims);
+        tier.finish(&victims, true);
+    }
+    tier.resize(tier.bytes());
+    assert!(!tier.reserve(8, 100), "the room is reserved already");
+    tier.resize(1 << 20);
+    let mut reserved = 1;
+    while tier.reserve(8, 100) {
+        reserved += 1;
+    }
+    assert!(reserved * 108 <= 1 << 20);
+    (0..reserved).for_each(|_| tier.release(8, 100));
+    assert!(tier.reserve(8, 100));
+    tier.check().unwrap();
+}

@@ -201,12 +201,6 @@ impl HotTier {
         self.generations.fetch_add(1, Relaxed) + 1
     }
 
-    /// Returns the leaf for a key.
-    #[inline]
-    fn find(&self, key: &[u8]) -> Home {
-        self.index.find(key)
-    }
-
     /// Looks a key up, which makes it more likely to stay.
     #[inline]
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Cached {
@@ -222,7 +216,7 @@ impl HotTier {
     fn look_up(&self, key: &[u8], out: &mut Vec<u8>, is_use: bool) -> Cached {
         let start = out.len();
         loop {
-            let home = self.find(key);
+            let home = self.index.find(key);
             let Block { leaf, latch, references } = self.blocks.block(home.block());
             let version = latch.version();
             if leaf.generation() == home.generation() {
@@ -256,7 +250,7 @@ impl HotTier {
     /// Latches the leaf for a key.
     pub(crate) fn lock(&self, key: &[u8]) -> Held<'_> {
         loop {
-            let home = self.find(key);
+            let home = self.index.find(key);
             let held = self.latch(home.block());
             if held.leaf.generation() == home.generation() {
                 return held;
@@ -393,7 +387,7 @@ impl HotTier {
     pub fn range(&self, from: Option<&[u8]>, direction: Direction, most: usize, piece: &mut Piece) {
         loop {
             let home = match (direction, from) {
-                (Direction::Forward, from) => self.find(from.unwrap_or_default()),
+                (Direction::Forward, from) => self.index.find(from.unwrap_or_default()),
                 (Direction::Backward, Some(key)) => {
                     let Some((_, home)) = self.index.before(key, false) else {
                         // Nothing lies below the first key.
