@@ -11,9 +11,11 @@ use std::sync::OnceLock;
 
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_leaf::Leaf;
+use spinney_sync::racy::Word;
 use spinney_sync::{VersionLatch, ZeroedAtomics};
 
-use crate::leaf::{BLOCK_WORDS, Leaf, RECORDS_MAX};
+use crate::leaf::{BLOCK_WORDS, RECORDS_MAX};
 
 /// Blocks of the first chunk.
 const FIRST: usize = 16;
@@ -37,7 +39,7 @@ const KEPT: usize = 4;
 
 #[derive(Debug)]
 struct Chunk {
-    words: ZeroedAtomics<AtomicU64>,
+    words: ZeroedAtomics<Word>,
     references: ZeroedAtomics<AtomicU64>,
     latches: Box<[VersionLatch]>,
 }

@@ -3,7 +3,7 @@
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
 
-use crate::leaf::{DIRTY, WRITING};
+use crate::leaf::{DIRTY, TierLeaf, WRITING};
 use crate::records::Records;
 use crate::tier::{Held, HotTier};
 
@@ -172,5 +172,5 @@ fn take(held: &Held<'_>, index: usize, victims: &mut Records) {
     let slot = leaf.slot(index);
     leaf.set_flags(index, slot.flags() | WRITING);
     let about = (slot.flags(), held.references.get(index));
-    victims.push(about, |out| leaf.key(slot, out), |out| leaf.value(slot, out));
+    victims.0.push(about, |out| leaf.key(slot, out), |out| leaf.value(slot, out));
 }

@@ -3,15 +3,14 @@
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
+use spinney_leaf::{Bounds, Entry, Leaf};
 use spinney_sync::{LatchGuard, Stripes, Version, VersionLatch};
 
 use crate::blocks::{Block, Blocks, REFERENCE_MAX, References};
 #[cfg(doc)]
 use crate::hand::Hand;
 use crate::index::Index;
-use crate::leaf::{
-    BLOCK_WORDS, Bounds, DIRTY, Entry, GAP, GENERATION_BITS, LARGE, Leaf, REMOVED, WRITING,
-};
+use crate::leaf::{BLOCK_WORDS, DIRTY, GAP, GENERATION_BITS, LARGE, REMOVED, TierLeaf, WRITING};
 use crate::records::Records;
 
 /// Priority of a record that was put, and of one that was promoted, which leaves as soon as the hand
@@ -124,8 +123,8 @@ impl HotTier {
     pub fn new(bytes: u64) -> HotTier {
         let (blocks, generation) = (Blocks::default(), 1);
         let block = blocks.take();
-        let bounds = Bounds { lower: &[], upper: None, generation, starts_gap: false };
-        blocks.block(block).leaf.write(bounds, std::iter::empty());
+        let all = Bounds { lower: &[], upper: None };
+        blocks.block(block).leaf.write_all(all, (generation, false), std::iter::empty());
         HotTier {
             index: Index::new(Home::new(block, generation)),
             blocks,
@@ -497,7 +496,7 @@ fn look(
     for index in places {
         let slot = leaf.slot(index);
         let priority = references.get(index);
-        piece.records.push(
+        piece.records.0.push(
             (slot.flags(), priority),
             |out| leaf.key(slot, out),
             |out| leaf.value(slot, out),

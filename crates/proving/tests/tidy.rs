@@ -18,6 +18,7 @@ const GROUND: [&str; 13] = [
     "spinney-wal",
     "spinney-cache",
     "spinney-records",
+    "spinney-leaf",
     "spinney-hot",
     "spinney-filter",
     "spinney-engine",
@@ -39,7 +40,8 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("spinney-wal", &["base", "io"]),
     ("spinney-cache", &["base", "io", "sync"]),
     ("spinney-records", &["base", "sync"]),
-    ("spinney-hot", &["base", "sync"]),
+    ("spinney-leaf", &["base", "sync"]),
+    ("spinney-hot", &["base", "leaf", "sync"]),
     ("spinney-filter", &[]),
     ("spinney-engine", &["base", "extent", "io", "wal"]),
     (

@@ -45,6 +45,9 @@ macro_rules! zeroed {
 }
 
 zeroed!(AtomicU8, AtomicU32, AtomicU64);
+// Words that are never shuttle's.
+#[cfg(feature = "shuttle")]
+zeroed!(crate::racy::Word);
 
 /// A slice of atomics, each 0 at first. What was never touched costs no memory.
 #[cfg(not(feature = "shuttle"))]
