@@ -110,17 +110,20 @@ fn check_versions(records: &[Record], versions: &HashMap<usize, Versions>) -> Re
         }
     }
     let none = Versions::default();
+    let places = |of_key| (of_key, Places::of(records, of_key));
+    let of_keys: HashMap<usize, (&Versions, Places)> =
+        versions.iter().map(|(key, of_key)| (*key, places(of_key))).collect();
+    let none = places(&none);
     for (reader, record) in records.iter().enumerate() {
         for (key, seen) in &record.reads {
-            let Versions { order: of_key, behind } = versions.get(key).unwrap_or(&none);
+            let (Versions { order: of_key, behind }, places) = of_keys.get(key).unwrap_or(&none);
             let place = match seen {
-                None => absence(records, of_key, record).map_err(|()| {
+                None => places.absence(record).map_err(|()| {
                     format!("{record:?} read key {key} as absent, which it was not while it ran")
                 })?,
                 Some(id) => {
-                    let writer = by_id.get(id);
-                    let at = of_key.iter().position(|it| it.is_value && it.by == writer.copied());
-                    let Some(at) = at.filter(|_| writer.is_some()) else {
+                    let at = by_id.get(id).and_then(|writer| places.values.get(writer)).copied();
+                    let Some(at) = at else {
                         return Err(format!(
                             "{record:?} read of key {key} what {id} wrote, which did not commit"
                         ));
@@ -153,18 +156,62 @@ fn versions(records: &[Record]) -> HashMap<usize, Versions> {
     versions
 }
 
-/// The only version without a value that can have been there while a record ran; `None` if there
-/// are several. An error if there is none.
-fn absence(records: &[Record], versions: &[Version], reader: &Record) -> Result<Option<usize>, ()> {
-    let began = |version: &Version| version.by.map_or(0, |by| records[by].began);
-    let ended = |version: &Version| version.by.map_or(0, |by| records[by].ended);
-    let can_be = |place: &usize| {
-        let is_over = versions.get(place + 1).is_some_and(|next| ended(next) < reader.began);
-        !versions[*place].is_value && began(&versions[*place]) < reader.ended && !is_over
-    };
-    let mut all = (0..versions.len()).filter(can_be);
-    let first = all.next().ok_or(())?;
-    Ok(all.next().is_none().then_some(first))
+/// Where versions of a key lie in their order.
+struct Places {
+    /// Values, by their writers.
+    values: HashMap<usize, usize>,
+    /// Versions without a value.
+    absences: Vec<Absence>,
+}
+
+/// A version without a value, and while when it can have been there.
+struct Absence {
+    place: usize,
+    /// When its writer began.
+    began: u64,
+    /// When the writer of the next version ended.
+    over: u64,
+    /// The least `began` of it and those behind.
+    began_from_here: u64,
+    /// The greatest `over` of it and those before.
+    over_up_to_here: u64,
+}
+
+impl Places {
+    fn of(records: &[Record], versions: &Versions) -> Places {
+        let (order, mut values, mut absences) = (&versions.order, HashMap::new(), Vec::new());
+        let mut latest = 0;
+        for (place, version) in order.iter().enumerate() {
+            if let (true, Some(by)) = (version.is_value, version.by) {
+                values.entry(by).or_insert(place);
+            }
+            if !version.is_value {
+                let began = version.by.map_or(0, |by| records[by].began);
+                let next = order.get(place + 1);
+                let over = next.map_or(u64::MAX, |it| it.by.map_or(0, |by| records[by].ended));
+                latest = over.max(latest);
+                let (began_from_here, over_up_to_here) = (began, latest);
+                absences.push(Absence { place, began, over, began_from_here, over_up_to_here });
+            }
+        }
+        let mut least = u64::MAX;
+        for absence in absences.iter_mut().rev() {
+            least = absence.began.min(least);
+            absence.began_from_here = least;
+        }
+        Places { values, absences }
+    }
+
+    /// The only version without a value that can have been there while a record ran; `None` if there
+    /// are several. An error if there is none.
+    fn absence(&self, reader: &Record) -> Result<Option<usize>, ()> {
+        let first = self.absences.partition_point(|it| it.over_up_to_here < reader.began);
+        let end = self.absences.partition_point(|it| it.began_from_here < reader.ended);
+        let can_be = |it: &&Absence| it.began < reader.ended && it.over >= reader.began;
+        let mut all = self.absences.get(first..end).unwrap_or_default().iter().filter(can_be);
+        let first = all.next().ok_or(())?;
+        Ok(all.next().is_none().then_some(first.place))
+    }
 }
 
 /// Edges between nodes. Records come first; behind them is a node for each end of a record, in their
