@@ -399,6 +399,23 @@ impl<'a> Leaf<'a> {
         self.append(slot.offset(), slot.suffix_bytes(), slot.value_bytes(), out);
     }
 
+    /// Copies the value of a record, if it has just this length.
+    #[inline]
+    pub fn copy_value(&self, slot: Slot, out: &mut [u8]) -> bool {
+        if slot.value_bytes() != out.len() {
+            return false;
+        }
+        let (first, skip) = (slot.offset() + slot.suffix_bytes() / WORD, slot.suffix_bytes() % WORD);
+        let mut word = self.load(first) >> (8 * skip);
+        for (index, bytes) in out.chunks_mut(WORD).enumerate() {
+            let next = if skip == 0 { 0 } else { self.load(first + index + 1) };
+            let whole = if skip == 0 { word } else { word | next << (64 - 8 * skip) };
+            bytes.copy_from_slice(&whole.to_le_bytes()[..bytes.len()]);
+            word = if skip == 0 { self.load(first + index + 1) } else { next >> (8 * skip) };
+        }
+        true
+    }
+
     /// Returns the place of a key between the bounds.
     ///
     /// # Errors
@@ -522,6 +539,18 @@ impl<'a> Leaf<'a> {
         self.set_slot(index, Slot::new(old.offset(), suffix, entry.value.len(), entry.flags));
         self.set_field(0, 2, self.live() - old.words() + words);
         true
+    }
+
+    /// Replaces the value of a record by one of the same length, where it lies. The holder's.
+    ///
+    /// # Panics
+    /// When its length differs.
+    pub fn set_value(&self, index: usize, value: &[u8]) {
+        let slot = self.slot(index);
+        assert_eq!(slot.value_bytes(), value.len(), "another length");
+        let mut suffix = Vec::with_capacity(slot.suffix_bytes());
+        self.append(slot.offset(), 0, slot.suffix_bytes(), &mut suffix);
+        self.store_bytes(slot.offset(), [&suffix, value]);
     }
 
     /// Puts a record at a place, for which there are words. The holder's.
