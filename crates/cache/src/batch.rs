@@ -4,7 +4,8 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Result};
 use spinney_io::AlignedBuf;
 
-use crate::cache::{CacheFile, Claim, Claimed};
+use crate::cache::CacheFile;
+use crate::handle::{Claim, Claimed};
 use crate::page::PageId;
 
 /// A page of a batch that must be loaded.
@@ -35,7 +36,7 @@ impl CacheFile {
             if self.is_cached(*id) {
                 continue;
             }
-            match self.claim(*id) {
+            match self.handle().claim(*id) {
                 Claim::Claimed(claimed) => {
                     missing.push(Missing { place: claims.len(), id: *id });
                     claims.push(claimed);

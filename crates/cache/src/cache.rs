@@ -1,7 +1,7 @@
 //! The cache and its files: lookups, single loads, eviction.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::AtomicU64;
@@ -9,14 +9,15 @@ use spinney_base::shim::{Condvar, Mutex, RwLock, spin_hint};
 use spinney_base::{PageNumber, Result};
 use spinney_io::BufferPool;
 
-use crate::FRAME_BYTES;
-use crate::clock::{Clock, Taken};
+use crate::clock::Clock;
 use crate::counters::{CacheStats, Counters};
+use crate::editable::EditableFile;
+use crate::frame_bytes;
 use crate::frames::{Frames, Holds};
 use crate::guard::PageRef;
-use crate::page::{Kind, PageId};
-use crate::state::{Give, Seen};
-use crate::table::{ENTRY_BYTES, Named, Table, left_since};
+use crate::handle::{Claim, FileTable, Handle};
+use crate::page::{KINDS_MAX, Kind, PageId};
+use crate::state::{Give, Given, Out, Seen};
 
 /// Number of polls before a thread sleeps until a page is loaded.
 const SPINS: u32 = 64;
@@ -25,13 +26,10 @@ const SPINS: u32 = 64;
 const BEDS: usize = 16;
 
 /// A miss counts as a ghost hit if a cache larger by one part in this many would have spared it.
-const REGRET_PART: u32 = 16;
+pub(crate) const REGRET_PART: u32 = 16;
 
 /// Most pages of buffers that are kept for loading.
 const BUFFER_PAGES_MAX: usize = 256;
-
-/// Table entries that are charged to the budget at once: a page of them.
-const ENTRIES_STEP: u32 = 1024;
 
 /// A cache of pages of any number of files, within one budget. Thread-safe.
 #[derive(Debug)]
@@ -39,11 +37,15 @@ pub struct Cache {
     pub(crate) frames: Frames,
     pub(crate) buffers: BufferPool,
     pub(crate) counters: Counters,
-    clock: Mutex<Clock>,
-    files: RwLock<Vec<Option<Arc<FileTable>>>>,
+    pub(crate) clock: Mutex<Clock>,
+    pub(crate) files: RwLock<Vec<Option<Arc<FileTable>>>>,
     budget: AtomicU64,
     /// Bytes of all tables that are charged.
-    tables: AtomicU64,
+    pub(crate) tables: AtomicU64,
+    /// Whether its files are editable; a cache has files of one sort.
+    is_editable: OnceLock<bool>,
+    /// Kinds of pages by number, of editable files.
+    pub(crate) kinds: [OnceLock<Kind>; KINDS_MAX],
     beds: [Bed; BEDS],
 }
 
@@ -53,19 +55,10 @@ struct Bed {
     woken: Condvar,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct FileTable {
-    table: Table,
-    /// First page without a table entry; a multiple of [`ENTRIES_STEP`]. Changed under the clock.
-    end: AtomicU64,
-}
-
 /// A file whose pages are cached, with its table. Dropping it removes all of them from the cache.
 #[derive(Debug)]
 pub struct CacheFile {
-    cache: Arc<Cache>,
-    file: u32,
-    table: Arc<FileTable>,
+    handle: Handle,
 }
 
 /// State of a page before anything is done about it.
@@ -79,39 +72,67 @@ enum Probe<'a> {
 }
 
 impl Cache {
-    /// Makes a cache of at most `bytes`. See [`FRAME_BYTES`] for the bytes of a page.
+    /// Makes a cache of at most `bytes`, with frames of one page. See
+    /// [`FRAME_BYTES`](crate::FRAME_BYTES) for the bytes of a page.
     #[must_use]
     pub fn new(bytes: u64) -> Arc<Cache> {
+        Self::with_frames(bytes, 0)
+    }
+
+    /// Makes a cache of at most `bytes`, with frames of 2^`order` pages: 4, 8 or 16 KiB. See
+    /// [`frame_bytes`] for the bytes that each is charged.
+    ///
+    /// # Panics
+    /// When `order` is above [`ORDER_MAX`](crate::ORDER_MAX).
+    #[must_use]
+    pub fn with_frames(bytes: u64, order: u32) -> Arc<Cache> {
+        assert!(order <= crate::ORDER_MAX, "frames have 1, 2 or 4 pages");
         let cache = Arc::new(Cache {
-            frames: Frames::default(),
+            frames: Frames::new(order),
             buffers: BufferPool::new(BUFFER_PAGES_MAX),
             counters: Counters::default(),
             clock: Mutex::new(Clock::default()),
             files: RwLock::new(Vec::new()),
             budget: AtomicU64::new(0),
             tables: AtomicU64::new(0),
+            is_editable: OnceLock::new(),
+            kinds: std::array::from_fn(|_| OnceLock::new()),
             beds: std::array::from_fn(|_| Bed::default()),
         });
         cache.set_bytes(bytes);
         cache
     }
 
-    /// Adds a file whose pages are to be cached.
+    /// Adds a file whose single pages are to be cached, which nobody changes in memory.
+    ///
+    /// # Panics
+    /// When the frames have more than one page, or the cache has had an editable file.
     #[must_use]
     pub fn file(self: &Arc<Self>) -> CacheFile {
-        let table = Arc::new(FileTable::default());
-        let mut files = self.files.write();
-        let place = files.iter().position(Option::is_none).unwrap_or(files.len());
-        if place == files.len() {
-            files.push(None);
-        }
-        files[place] = Some(Arc::clone(&table));
-        let file = u32::try_from(place).expect("files are fewer than 2^32");
-        CacheFile { cache: Arc::clone(self), file, table }
+        assert_eq!(self.frames.order(), 0, "pages are pinned in frames of one page");
+        assert!(!*self.is_editable.get_or_init(|| false), "its files are editable ones");
+        CacheFile { handle: Handle::new(self) }
+    }
+
+    /// Adds a file whose pages, each as long as a frame, are to be cached and changed in memory.
+    ///
+    /// # Panics
+    /// When the cache has had a file whose pages are pinned ([`Cache::file`]).
+    #[must_use]
+    pub fn editable_file(self: &Arc<Self>) -> EditableFile {
+        assert!(*self.is_editable.get_or_init(|| true), "its files are not editable");
+        EditableFile::new(Handle::new(self))
+    }
+
+    /// Returns the bytes that the budget is charged for a frame.
+    #[must_use]
+    pub fn frame_bytes(&self) -> u64 {
+        frame_bytes(self.frames.order())
     }
 
     /// Changes the budget. Pages above it are evicted at once, the coldest first, and their memory
-    /// goes back to the system. Pinned ones go at the first miss after they are unpinned.
+    /// goes back to the system. Pinned and dirty ones go at the first miss after they were unpinned
+    /// or written back.
     pub fn set_bytes(&self, bytes: u64) {
         self.budget.store(bytes, Relaxed);
         self.limit(&mut self.clock.lock());
@@ -127,7 +148,7 @@ impl Cache {
     /// Returns the bytes of frames and tables now.
     #[must_use]
     pub fn used(&self) -> u64 {
-        u64::from(self.clock.lock().resident()) * FRAME_BYTES + self.tables.load(Relaxed)
+        u64::from(self.clock.lock().resident()) * self.frame_bytes() + self.tables.load(Relaxed)
     }
 
     /// Returns the statistics of the cache.
@@ -141,23 +162,34 @@ impl Cache {
             by_kind: self.counters.by_kind(),
             evicted: self.counters.evicted.load(Relaxed),
             regretted: self.counters.regretted.load(Relaxed),
-            regret_bytes: u64::from(near) * FRAME_BYTES,
+            regret_bytes: u64::from(near) * self.frame_bytes(),
             private: self.counters.private.load(Relaxed),
             used_bytes: self.used(),
             budget_bytes: self.bytes(),
+            dirty_bytes: self.dirty_frames() * self.frame_bytes(),
+            written_back: self.counters.written_back.load(Relaxed),
             hot_pages: u64::from(hot),
             cold_pages: u64::from(cold),
         }
     }
 
-    /// Computes the number of frames from the budget and the tables.
-    fn limit(&self, clock: &mut Clock) {
-        let room = self.bytes().saturating_sub(self.tables.load(Relaxed));
-        // Frames have no higher numbers.
-        clock.set_limit(u32::try_from(room / FRAME_BYTES).unwrap_or(u32::MAX).min(u32::MAX >> 1));
+    /// Returns the number of frames whose pages are dirty.
+    fn dirty_frames(&self) -> u64 {
+        let frames = self.counters.dirty.load(Relaxed);
+        // Beyond the middle, one was taken off before it was counted.
+        if frames <= u64::MAX / 2 { frames } else { 0 }
     }
 
-    fn shrink(&self) {
+    /// Computes the number of frames from the budget and the tables.
+    pub(crate) fn limit(&self, clock: &mut Clock) {
+        let room = self.bytes().saturating_sub(self.tables.load(Relaxed));
+        // Frames have no higher numbers.
+        clock.set_limit(
+            u32::try_from(room / self.frame_bytes()).unwrap_or(u32::MAX).min(u32::MAX >> 1),
+        );
+    }
+
+    pub(crate) fn shrink(&self) {
         loop {
             let frame = self.clock.lock().surplus(&self.frames, &mut |frame| self.empty(frame));
             let Some(frame) = frame else { return };
@@ -167,7 +199,7 @@ impl Cache {
     }
 
     /// Removes the page of a held frame; the frame stays held.
-    fn empty(&self, frame: u32) {
+    pub(crate) fn empty(&self, frame: u32) {
         #[expect(clippy::cast_possible_truncation, reason = "it is noted modulo 2^31")]
         let left = self.counters.evicted.fetch_add(1, Relaxed) as u32;
         self.unname(frame, Some(left));
@@ -178,13 +210,63 @@ impl Cache {
     fn unname(&self, frame: u32, left: Option<u32>) {
         let (file, page) = self.frames.content(frame);
         if let Some(Some(table)) = self.files.read().get(file as usize) {
-            table.table.clear(page, frame, left);
+            table.table.clear(self.frames.unit(page), frame, left);
         }
+        self.frames.clear_name(frame);
         self.give(frame, Give::Held);
     }
 
-    fn give(&self, frame: u32, how: Give) {
-        if self.frames.state(frame).give(how) {
+    /// Frees a held frame, whose page the table names unless the frame was thrown out.
+    pub(crate) fn discard(&self, frame: u32) {
+        let mut clock = self.clock.lock();
+        if self.frames.name(frame).is_some() {
+            self.unname(frame, None);
+            clock.put_free(frame);
+        } else {
+            self.free_held(&mut clock, frame);
+        }
+    }
+
+    /// Takes the page out of a frame of an editable file that the table names no longer: at once,
+    /// or when the thread that holds the frame releases it.
+    pub(crate) fn throw_out(&self, clock: &mut Clock, frame: u32) {
+        self.frames.clear_name(frame);
+        if self.frames.state(frame).throw_out() == Out::Held {
+            self.free_held(clock, frame);
+        }
+    }
+
+    /// Frees a held frame that the table names no longer.
+    pub(crate) fn free_held(&self, clock: &mut Clock, frame: u32) {
+        self.frames.clear_name(frame);
+        self.give(frame, Give::Held);
+        clock.put_free(frame);
+    }
+
+    /// Releases a held frame of an editable file. Returns its state, or `None` if the frame was
+    /// thrown out meanwhile; it is free then.
+    pub(crate) fn release(&self, frame: u32, is_changed: bool, is_dirty: bool) -> Option<Seen> {
+        let Ok(given) = self.frames.state(frame).release(is_changed, is_dirty) else {
+            self.discard(frame);
+            return None;
+        };
+        if is_dirty && !given.was_dirty {
+            self.counters.dirty.fetch_add(1, Relaxed);
+        }
+        self.wake(frame, given);
+        Some(given.now)
+    }
+
+    pub(crate) fn give(&self, frame: u32, how: Give) {
+        let given = self.frames.state(frame).give(how);
+        if given.was_dirty {
+            self.counters.dirty.fetch_sub(1, Relaxed);
+        }
+        self.wake(frame, given);
+    }
+
+    fn wake(&self, frame: u32, given: Given) {
+        if given.is_waited_for {
             let bed = &self.beds[frame as usize % BEDS];
             drop(bed.lock.lock());
             bed.woken.notify_all();
@@ -192,7 +274,7 @@ impl Cache {
     }
 
     /// Waits until the holder that was seen has released the frame.
-    fn wait(&self, frame: u32, seen: Seen) {
+    pub(crate) fn wait(&self, frame: u32, seen: Seen) {
         let state = self.frames.state(frame);
         for _ in 0..SPINS {
             if state.see() != seen {
@@ -212,7 +294,7 @@ impl CacheFile {
     /// Returns the cache of this file's pages.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
-        &self.cache
+        &self.handle.cache
     }
 
     /// Returns the page, and loads it if it is not cached: `load` fills a buffer aligned for direct
@@ -245,8 +327,8 @@ impl CacheFile {
                     self.used(&page, id);
                     return Ok(page);
                 }
-                Probe::Busy(frame, seen) => self.cache.wait(frame, seen),
-                Probe::Absent => match self.claim(id) {
+                Probe::Busy(frame, seen) => self.handle.cache.wait(frame, seen),
+                Probe::Absent => match self.handle.claim(id) {
                     Claim::Claimed(claimed) => return claimed.load(load),
                     Claim::Full => return self.read_privately(id, load),
                     Claim::Lost => {}
@@ -269,11 +351,11 @@ impl CacheFile {
     #[must_use]
     pub fn copy(&self, id: PageId, offset: usize, out: &mut [u8]) -> bool {
         assert!(offset + out.len() <= PAGE_BYTES);
-        let cache = &*self.cache;
-        let Some(frame) = self.table.table.frame(id.page) else { return false };
+        let cache = &*self.handle.cache;
+        let Some(frame) = self.handle.table.table.frame(id.page) else { return false };
         let state = cache.frames.state(frame);
         let seen = state.see();
-        if seen.is_exclusive() || cache.frames.holds(frame, self.file, id) != Holds::It {
+        if seen.is_exclusive() || cache.frames.holds(frame, self.handle.file, id) != Holds::It {
             return false;
         }
         cache.frames.copy(frame, offset, out);
@@ -314,7 +396,7 @@ impl CacheFile {
         {
             return;
         }
-        if let Claim::Claimed(claimed) = self.claim(id) {
+        if let Claim::Claimed(claimed) = self.handle.claim(id) {
             drop(claimed.complete(bytes));
         }
     }
@@ -324,8 +406,8 @@ impl CacheFile {
     #[inline]
     #[must_use]
     pub fn prefetch(&self, id: PageId, offset: usize) -> bool {
-        let Some(frame) = self.table.table.frame(id.page) else { return false };
-        self.cache.frames.prefetch(frame, offset);
+        let Some(frame) = self.handle.table.table.frame(id.page) else { return false };
+        self.handle.cache.frames.prefetch(frame, offset);
         true
     }
 
@@ -333,42 +415,46 @@ impl CacheFile {
     /// extent is freed.
     pub fn forget(&self, first: PageNumber, pages: u32) {
         for page in first.0..first.0.saturating_add(pages) {
-            if let Some(frame) = self.table.table.frame(PageNumber(page)) {
+            if let Some(frame) = self.handle.table.table.frame(PageNumber(page)) {
                 // A pinned page is of another generation when its page gets another owner.
                 let _ = self.forget_frame(PageNumber(page), frame);
             }
         }
     }
 
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Returns whether the table names a frame for the page, filled or being filled.
     pub(crate) fn is_cached(&self, id: PageId) -> bool {
-        self.table.table.frame(id.page).is_some()
+        self.handle.table.table.frame(id.page).is_some()
     }
 
     /// Notes that the page was found.
     #[inline]
     fn used(&self, page: &PageRef<'_>, id: PageId) {
         if let Some(frame) = page.frame() {
-            self.cache.frames.touch(frame, id.kind);
+            self.handle.cache.frames.touch(frame, id.kind);
         }
-        self.cache.counters.hit(id.kind);
+        self.handle.cache.counters.hit(id.kind);
     }
 
     #[inline]
     fn probe(&self, id: PageId) -> Probe<'_> {
-        let cache = &*self.cache;
+        let cache = &*self.handle.cache;
         loop {
-            let Some(frame) = self.table.table.frame(id.page) else { return Probe::Absent };
+            let Some(frame) = self.handle.table.table.frame(id.page) else { return Probe::Absent };
             if let Err(seen) = cache.frames.state(frame).pin() {
                 // The thread that removes its name then changes the state. So `seen` will change if
                 // the name is still there; otherwise no thread may ever touch the frame.
-                if self.table.table.frame(id.page) == Some(frame) {
+                if self.handle.table.table.frame(id.page) == Some(frame) {
                     return Probe::Busy(frame, seen);
                 }
                 continue;
             }
             let page = PageRef::pinned(cache, frame);
-            match cache.frames.holds(frame, self.file, id) {
+            match cache.frames.holds(frame, self.handle.file, id) {
                 Holds::It => return Probe::Hit(page),
                 Holds::AnotherGeneration => return Probe::Stale(frame),
                 // It was emptied and filled with another page since the table was read.
@@ -377,59 +463,20 @@ impl CacheFile {
         }
     }
 
-    /// Claims a frame for a page without one; the caller fills it.
-    pub(crate) fn claim(&self, id: PageId) -> Claim<'_> {
-        let cache = &*self.cache;
-        let (taken, near) = {
-            let mut clock = cache.clock.lock();
-            self.charge(&mut clock, id.page);
-            let near = clock.resident() / REGRET_PART;
-            (clock.take(&cache.frames, id.kind, &mut |frame| cache.empty(frame)), near)
-        };
-        let Taken::Frame(frame) = taken else {
-            cache.shrink();
-            return Claim::Full;
-        };
-        cache.frames.set_content(frame, self.file, id);
-        let named = self.table.table.claim(id.page, frame);
-        if named == Named::Not {
-            cache.clock.lock().put_free(frame);
-            return Claim::Lost;
-        }
-        if let Named::Again(left) = named
-            && left_since(left, cache.counters.evicted.load(Relaxed)) < near
-        {
-            cache.counters.regretted.fetch_add(1, Relaxed);
-        }
-        Claim::Claimed(Claimed { file: self, frame, id, filled: false })
-    }
-
-    /// Charges the table's entries up to this page to the budget.
-    fn charge(&self, clock: &mut Clock, page: PageNumber) {
-        let end = u64::from(page.0 / ENTRIES_STEP + 1) * u64::from(ENTRIES_STEP);
-        let before = self.table.end.load(Relaxed);
-        if end > before {
-            self.table.end.store(end, Relaxed);
-            self.cache.tables.fetch_add((end - before) * ENTRY_BYTES, Relaxed);
-            self.cache.limit(clock);
-        }
-    }
-
     /// Empties a frame that holds this page. Returns `false` if another thread uses it.
     fn forget_frame(&self, page: PageNumber, frame: u32) -> bool {
-        let cache = &*self.cache;
+        let cache = &*self.handle.cache;
         if !cache.frames.state(frame).hold() {
             return false;
         }
         let (file, held) = cache.frames.content(frame);
-        if (file, held) != (self.file, page) {
+        if (file, held) != (self.handle.file, page) {
             // It was emptied and filled with another page meanwhile; the next lookup finds that.
             cache.give(frame, Give::Pinned);
             cache.frames.state(frame).unpin();
             return true;
         }
-        cache.unname(frame, None);
-        cache.clock.lock().put_free(frame);
+        cache.discard(frame);
         true
     }
 
@@ -439,75 +486,11 @@ impl CacheFile {
         id: PageId,
         load: impl FnOnce(&mut [u8; PAGE_BYTES]) -> Result<()>,
     ) -> Result<PageRef<'_>> {
-        let cache = &*self.cache;
+        let cache = &*self.handle.cache;
         cache.counters.miss(id.kind);
         cache.counters.private.fetch_add(1, Relaxed);
         let mut buffer = cache.buffers.take(1);
         load(buffer.page_mut(0))?;
         Ok(PageRef::private(cache, buffer))
-    }
-}
-
-impl Drop for CacheFile {
-    fn drop(&mut self) {
-        let end = self.table.end.load(Relaxed);
-        self.forget(PageNumber(0), u32::try_from(end).unwrap_or(u32::MAX));
-        // A hand at one of its pages is done with it when it releases the clock.
-        let mut clock = self.cache.clock.lock();
-        self.cache.files.write()[self.file as usize] = None;
-        self.cache.tables.fetch_sub(end * ENTRY_BYTES, Relaxed);
-        self.cache.limit(&mut clock);
-    }
-}
-
-/// A frame for a page, or why there is none.
-pub(crate) enum Claim<'a> {
-    Claimed(Claimed<'a>),
-    /// The page has a frame by now.
-    Lost,
-    /// No frame is available.
-    Full,
-}
-
-/// A held frame that the table names for a page and that is not filled yet. Dropping it unfilled
-/// undoes the claim.
-pub(crate) struct Claimed<'a> {
-    file: &'a CacheFile,
-    frame: u32,
-    id: PageId,
-    filled: bool,
-}
-
-impl<'a> Claimed<'a> {
-    pub(crate) fn kind(&self) -> Kind {
-        self.id.kind
-    }
-
-    fn load(self, load: impl FnOnce(&mut [u8; PAGE_BYTES]) -> Result<()>) -> Result<PageRef<'a>> {
-        let cache = &*self.file.cache;
-        cache.counters.miss(self.id.kind);
-        // Not into the frame itself, because optimistic readers may be reading its bytes.
-        let mut buffer = cache.buffers.lend(1);
-        load(buffer.page_mut(0))?;
-        Ok(self.complete(buffer.page(0)))
-    }
-
-    /// Fills the frame and makes it visible.
-    pub(crate) fn complete(mut self, bytes: &[u8; PAGE_BYTES]) -> PageRef<'a> {
-        let cache = &*self.file.cache;
-        cache.frames.store(self.frame, bytes);
-        self.filled = true;
-        cache.give(self.frame, Give::Pinned);
-        PageRef::pinned(cache, self.frame)
-    }
-}
-
-impl Drop for Claimed<'_> {
-    fn drop(&mut self) {
-        if !self.filled {
-            let cache = &*self.file.cache;
-            cache.unname(self.frame, None);
-            cache.clock.lock().put_free(self.frame);
-        }
     }
 }

@@ -9,11 +9,14 @@
 //!   gone, when not used since it came
 //! ```
 //!
+//! Dirty pages stay in the hot region until they were written back: the cold hand moves one that it
+//! meets there, and the hot hand lowers its count and leaves it.
+//!
 //! **Invariants**
 //! 1. A frame is free (with memory), absent (without), being emptied or in one region; free and
 //!    absent ones are held exclusively, so that readers and hands pass by.
 //! 2. Frames that are not absent are no more than the limit, or every frame that could go is
-//!    pinned.
+//!    pinned or dirty.
 //! 3. A search ends: after so many steps it says that there is no frame.
 
 use crate::frames::Frames;
@@ -146,12 +149,15 @@ impl Clock {
     /// Empties the first unused frame of the cold region that the hand meets.
     fn victim(&mut self, frames: &Frames, empty: &mut Emptier<'_>) -> Option<u32> {
         self.age(frames);
+        let mut can_cool = true;
         for _ in 0..2 * (self.hot + self.cold) {
             let hot_max = self.resident() - self.resident().div_ceil(COLD_PART);
-            while (self.hot > hot_max || self.cold == 0) && self.cool_one(frames) {}
+            while can_cool && (self.hot > hot_max || self.cold == 0) {
+                can_cool = self.cool_one(frames);
+            }
             let frame = next(&self.regions, &mut self.cold_hand, Region::Cold)?;
-            if frames.uses(frame) > 0 {
-                // Used since it came, or since the hot hand left it.
+            if frames.uses(frame) > 0 || frames.state(frame).see().is_dirty() {
+                // Used since it came, or since the hot hand left it; or not to be evicted.
                 self.set_region(frame, Region::Hot);
             } else if frames.state(frame).hold() {
                 empty(frame);
@@ -159,7 +165,7 @@ impl Clock {
                 return Some(frame);
             } else {
                 // All of the cold region may be pinned.
-                self.cool_one(frames);
+                can_cool = can_cool && self.cool_one(frames);
             }
         }
         None
@@ -178,28 +184,51 @@ impl Clock {
         }
     }
 
-    /// Moves the hot hand past a frame. Returns `true` if the frame leaves the hot region.
-    fn pass(&mut self, frames: &Frames, frame: u32) -> bool {
+    /// Moves the hot hand past a frame.
+    fn pass(&mut self, frames: &Frames, frame: u32) -> Passed {
         let uses = frames.uses(frame);
-        if uses == 0 {
-            self.set_region(frame, Region::Cold);
-        } else {
+        if uses > 0 {
             frames.set_uses(frame, uses - 1);
         }
-        uses == 0
+        if frames.state(frame).see().is_dirty() {
+            Passed::Dirty
+        } else if uses > 0 {
+            Passed::Used
+        } else {
+            self.set_region(frame, Region::Cold);
+            Passed::Cooled
+        }
     }
 
     /// Moves one page from the hot region to the cold one. Returns `false` if there is none.
     fn cool_one(&mut self, frames: &Frames) -> bool {
+        let mut dirty = 0;
         // After as many laps as the highest priority, some count is zero.
         for _ in 0..(u64::from(Kind::PRIORITY_MAX) + 2) * u64::from(self.hot) {
             let Some(frame) = next(&self.regions, &mut self.hot_hand, Region::Hot) else { break };
-            if self.pass(frames, frame) {
-                return true;
+            match self.pass(frames, frame) {
+                Passed::Cooled => return true,
+                Passed::Used => dirty = 0,
+                Passed::Dirty => dirty += 1,
+            }
+            if dirty >= self.hot {
+                // All of the region is.
+                break;
             }
         }
         false
     }
+}
+
+/// What the hot hand did about a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    /// It counted a use down.
+    Used,
+    /// It left a dirty page.
+    Dirty,
+    /// It moved the frame to the cold region.
+    Cooled,
 }
 
 /// Removes the page of a held frame: the table of its file names the frame no longer.

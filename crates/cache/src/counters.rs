@@ -15,6 +15,9 @@ pub(crate) struct Counters {
     pub(crate) evicted: AtomicU64,
     pub(crate) regretted: AtomicU64,
     pub(crate) private: AtomicU64,
+    /// Dirty frames, modulo 2^64: a thread may take one off before another has counted it.
+    pub(crate) dirty: AtomicU64,
+    pub(crate) written_back: AtomicU64,
 }
 
 /// Lookups of one kind.
@@ -44,9 +47,13 @@ pub struct CacheStats {
     pub used_bytes: u64,
     /// Budget, in bytes.
     pub budget_bytes: u64,
-    /// Pages of the hot region.
+    /// Bytes of frames whose pages are dirty; part of `used_bytes`.
+    pub dirty_bytes: u64,
+    /// Dirty pages that became clean because they were written back.
+    pub written_back: u64,
+    /// Frames of the hot region.
     pub hot_pages: u64,
-    /// Pages of the cold region.
+    /// Frames of the cold region.
     pub cold_pages: u64,
 }
 

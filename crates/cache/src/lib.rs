@@ -51,18 +51,32 @@ mod batch;
 mod cache;
 mod clock;
 mod counters;
+mod editable;
 mod frames;
 mod guard;
+mod handle;
 mod page;
 mod state;
 mod table;
+mod write_back;
 
 pub use batch::Missing;
 pub use cache::{Cache, CacheFile};
 pub use counters::{CacheStats, KindCounts};
+pub use editable::{Edit, EditableFile, Look, Sight};
 pub use guard::PageRef;
 pub use page::{KINDS_MAX, Kind, PageId};
+pub use write_back::{DirtyHand, DirtyPage, Written};
 
-/// Bytes that the budget is charged for one frame: its page, its four words, and its places in the
-/// clock's lists.
-pub const FRAME_BYTES: u64 = 4096 + 32 + 8;
+/// Bytes that the budget is charged for one frame of one page, see [`frame_bytes`].
+pub const FRAME_BYTES: u64 = frame_bytes(0);
+
+/// Largest order of frames: they have up to 2^2 pages.
+pub const ORDER_MAX: u32 = 2;
+
+/// Returns the bytes that the budget is charged for one frame of 2^`order` pages: its pages, its
+/// four words, and its places in the clock's lists.
+#[must_use]
+pub const fn frame_bytes(order: u32) -> u64 {
+    (4096 << order) + 32 + 8
+}

@@ -1,6 +1,6 @@
 //! The table of a file: which frame holds each of its pages.
 //!
-//! An array by page number, in chunks of which each is as long as all before it together, so that
+//! An array by page number (by unit of 2^order pages where frames are wider), in chunks of which each is as long as all before it together, so that
 //! it grows without being copied. Chunks come zeroed from the system and take memory only where
 //! they were written.
 //!
@@ -11,7 +11,8 @@
 //! | highest bit set | had to leave as so many others had left before (modulo 2^31) |
 //!
 //! **Invariant**: a frame's number plus one is stored by [`Table::claim`], and only the holder of
-//! that frame takes it away.
+//! that frame takes it away. In the table of an editable file entries change under the clock alone,
+//! by [`Table::set`] too.
 
 use std::sync::OnceLock;
 
@@ -60,10 +61,7 @@ impl Table {
 
     /// Names `frame` for a page that has none.
     pub(crate) fn claim(&self, page: PageNumber, frame: u32) -> Named {
-        let (chunk, index) = place(page.0, FIRST);
-        let entries =
-            self.chunks[chunk].get_or_init(|| ZeroedAtomics::new(chunk_length(chunk, FIRST)));
-        let entry = &entries[index];
+        let entry = self.entry(page);
         let before = entry.load(Ordering::Relaxed);
         let vacant = before == 0 || before & LEFT != 0;
         let named = vacant
@@ -75,6 +73,20 @@ impl Table {
             0 => Named::Anew,
             left => Named::Again(left & !LEFT),
         }
+    }
+
+    /// Stores the entry of a page: a frame, or none. The caller has locked the clock, and charged
+    /// the entry.
+    pub(crate) fn set(&self, page: PageNumber, frame: Option<u32>) {
+        let entry = frame.map_or(0, |frame| frame + 1);
+        self.entry(page).store(entry, Ordering::Release);
+    }
+
+    fn entry(&self, page: PageNumber) -> &AtomicU32 {
+        let (chunk, index) = place(page.0, FIRST);
+        let entries =
+            self.chunks[chunk].get_or_init(|| ZeroedAtomics::new(chunk_length(chunk, FIRST)));
+        &entries[index]
     }
 
     /// Removes the name of `frame`, which the caller holds, from its page. Notes how many pages
