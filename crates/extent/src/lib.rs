@@ -15,8 +15,10 @@
 //! owned.
 
 mod audit;
+mod bits;
 mod copy;
 pub mod double_write;
+mod extents;
 pub mod free;
 mod give_back;
 pub mod header;
