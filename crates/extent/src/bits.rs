@@ -10,45 +10,41 @@
 //!
 //! A node keeps only the parts that have numbers, so a set takes memory for what is in it: a bit a
 //! number where numbers lie close together, at most about 8 bytes for one that is alone among 64
-//! and about 200 for one that is alone among millions, and an empty set nothing beyond the 40 bytes
+//! and about 200 for one that is alone among millions, and an empty set nothing beyond the 32 bytes
 //! of the value itself. Every operation on one number visits six levels.
 //!
 //! **Invariants**
 //! 1. Bit `s` of `here` is set exactly if part `s` is in `parts`, and no part in `parts` is empty.
 //! 2. Equal sets are equal values: the form depends on the numbers alone.
+//!
+//! The set does not count its numbers: its owner counts what they stand for.
 
 /// A set of numbers below 2^32.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bits {
     root: Node<Node<Node<Node<Node<u64>>>>>,
-    count: u64,
 }
 
 impl Bits {
-    /// Returns how many numbers are in the set.
-    #[cfg(test)]
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
     /// Returns whether the set has no numbers.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.root.is_empty()
     }
 
     /// Adds a number. Returns whether it was new.
     pub(crate) fn insert(&mut self, number: u32) -> bool {
-        let is_new = self.root.insert(number);
-        self.count += u64::from(is_new);
-        is_new
+        self.root.insert(number)
     }
 
     /// Removes a number. Returns whether it was there.
     pub(crate) fn remove(&mut self, number: u32) -> bool {
-        let was_there = self.root.remove(number);
-        self.count -= u64::from(was_there);
-        was_there
+        self.root.remove(number)
+    }
+
+    /// Removes the least number, and returns it.
+    pub(crate) fn take_first(&mut self) -> Option<u32> {
+        self.root.take_first()
     }
 
     /// Returns whether a number is in the set.
@@ -111,6 +107,7 @@ trait Part: Default {
     fn is_empty(&self) -> bool;
     fn insert(&mut self, number: u32) -> bool;
     fn remove(&mut self, number: u32) -> bool;
+    fn take_first(&mut self) -> Option<u32>;
     fn contains(&self, number: u32) -> bool;
     fn first(&self) -> Option<u32>;
     fn last(&self) -> Option<u32>;
@@ -161,6 +158,12 @@ impl Part for u64 {
         let before = *self;
         *self &= !(1 << (number % 64));
         *self != before
+    }
+
+    fn take_first(&mut self) -> Option<u32> {
+        let place = lowest(*self)?;
+        *self &= *self - 1;
+        Some(place)
     }
 
     fn contains(&self, number: u32) -> bool {
@@ -229,6 +232,15 @@ impl<P: Part> Node<P> {
         let place = place?;
         Some((place << P::BITS) + which(self.part(place)?)?)
     }
+
+    /// Removes a part that has become empty.
+    fn drop_part(&mut self, place: u32, index: usize) {
+        self.here &= !(1 << place);
+        self.parts.remove(index);
+        if self.parts.len() <= self.parts.capacity() / 4 {
+            self.parts.shrink_to(self.parts.len() * 2);
+        }
+    }
 }
 
 impl<P: Part> Part for Node<P> {
@@ -260,13 +272,18 @@ impl<P: Part> Part for Node<P> {
         let index = self.index(place);
         let was_there = self.parts[index].remove(number);
         if self.parts[index].is_empty() {
-            self.here &= !(1 << place);
-            self.parts.remove(index);
-            if self.parts.len() <= self.parts.capacity() / 4 {
-                self.parts.shrink_to(self.parts.len() * 2);
-            }
+            self.drop_part(place, index);
         }
         was_there
+    }
+
+    fn take_first(&mut self) -> Option<u32> {
+        let place = lowest(self.here)?;
+        let number = self.parts[0].take_first()?;
+        if self.parts[0].is_empty() {
+            self.drop_part(place, 0);
+        }
+        Some((place << P::BITS) + number)
     }
 
     fn contains(&self, number: u32) -> bool {
@@ -274,18 +291,18 @@ impl<P: Part> Part for Node<P> {
     }
 
     fn first(&self) -> Option<u32> {
-        self.of_part(lowest(self.here), P::first)
+        Some((lowest(self.here)? << P::BITS) + self.parts.first()?.first()?)
     }
 
     fn last(&self) -> Option<u32> {
-        self.of_part(highest(self.here), P::last)
+        Some((highest(self.here)? << P::BITS) + self.parts.last()?.last()?)
     }
 
     fn at_or_after(&self, number: u32) -> Option<u32> {
         let place = Self::place(number);
         let same = self.of_part(Some(place), |part| part.at_or_after(number));
         same.or_else(|| {
-            // The bits after `place`: the first shift alone would be by 64 for the last place.
+            // Not `from(.., place + 1)`, which would shift by 64 at the last place.
             self.of_part(lowest(from(self.here, place) & !(1 << place)), P::first)
         })
     }
@@ -331,11 +348,15 @@ mod tests {
                 } else {
                     prop_assert_eq!(bits.remove(*number), set.remove(number));
                 }
-                prop_assert_eq!(bits.count(), set.len() as u64);
+                prop_assert_eq!(bits.iter().count(), set.len());
                 prop_assert_eq!(bits.is_empty(), set.is_empty());
                 prop_assert_eq!(bits.first(), set.first().copied());
                 prop_assert_eq!(bits.last(), set.last().copied());
             }
+            let mut rest = Bits::default();
+            set.iter().for_each(|number| assert!(rest.insert(*number)));
+            prop_assert!(std::iter::from_fn(|| rest.take_first()).eq(set.iter().copied()));
+            prop_assert_eq!((rest.heap_bytes(), &rest), (0, &Bits::default()));
             for (_, number) in &steps {
                 prop_assert_eq!(bits.contains(*number), set.contains(number));
                 prop_assert_eq!(bits.at_or_after(*number), set.range(number..).next().copied());
@@ -355,7 +376,7 @@ mod tests {
     #[test]
     fn memory_is_for_numbers() {
         let mut bits = Bits::default();
-        assert_eq!((size_of::<Bits>(), bits.heap_bytes()), (40, 0));
+        assert_eq!((size_of::<Bits>(), bits.heap_bytes()), (32, 0));
         bits.insert(u32::MAX);
         assert!(bits.heap_bytes() <= 4 * 32 + 8, "{}", bits.heap_bytes());
         bits.remove(u32::MAX);

@@ -94,8 +94,8 @@ impl Extents {
     /// Takes the lowest extent of `order`, and splits a larger one if there is none. Returns `None`
     /// when there is no such, either.
     pub(crate) fn take(&mut self, order: u8) -> Option<Extent> {
-        let (from, place) = self.orders(order).find_map(|(from, bits)| Some((from, bits.first()?)))?;
-        self.by_order[usize::from(from)].remove(place);
+        let orders = (order..=ORDER_MAX).zip(&mut self.by_order[usize::from(order)..]);
+        let (from, place) = { orders }.find_map(|(from, bits)| Some((from, bits.take_first()?)))?;
         let page = place << from;
         for half in order..from {
             self.by_order[usize::from(half)].insert((page >> half) + 1);

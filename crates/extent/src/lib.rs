@@ -15,6 +15,7 @@
 //! owned.
 
 mod audit;
+pub mod batch;
 mod bits;
 mod copy;
 pub mod double_write;
@@ -25,6 +26,7 @@ pub mod header;
 mod holes;
 pub mod large;
 pub mod large_io;
+mod let_go;
 mod read;
 pub mod run;
 mod salvage;
@@ -40,6 +42,7 @@ pub use free::{Extent, FreeMap};
 pub use give_back::GiveBack;
 pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
 pub use large::LargePointer;
+pub use let_go::HeldBack;
 pub use read::Wanted;
 pub use run::PageRun;
 pub use salvage::{Copies, FoundPage, FoundSlot, Newest};

@@ -161,7 +161,7 @@ proptest! {
 #[test]
 fn memory_is_for_what_is_in_it() {
     let mut set = Extents::default();
-    assert!(size_of::<Extents>() <= 648, "{}", size_of::<Extents>());
+    assert!(size_of::<Extents>() <= 520, "{}", size_of::<Extents>());
     assert_eq!(set.heap_bytes(), 0);
     // A new file: seven pages of the first eight.
     set.put_range(129, 136);
