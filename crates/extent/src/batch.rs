@@ -31,11 +31,7 @@ impl Store {
     ///
     /// # Panics
     /// When the batch has too many pages.
-    pub fn allocate_batch(
-        &self,
-        order: u8,
-        count: u32,
-    ) -> Result<(Vec<PageNumber>, Generation)> {
+    pub fn allocate_batch(&self, order: u8, count: u32) -> Result<(Vec<PageNumber>, Generation)> {
         let pages = u64::from(count) << order;
         assert!(pages <= u64::from(BATCH_PAGES_MAX), "{count} blocks of order {order}");
         let mut space = self.space_to_take()?;
@@ -73,8 +69,7 @@ impl Store {
             let extent = loop {
                 // All that is missing is there before the next is taken, so that all together leave
                 // what must be left.
-                let is_enough =
-                    left == 0 || space.free.free_pages() >= u64::from(pages) + left;
+                let is_enough = left == 0 || space.free.free_pages() >= u64::from(pages) + left;
                 let mut orders = (order..=most).rev();
                 if is_enough
                     && let Some(extent) = orders.find_map(|order| space.free.allocate(order))

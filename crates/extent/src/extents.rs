@@ -172,7 +172,8 @@ impl Extents {
     fn beginning_at(&self, page: u32) -> Option<Extent> {
         let fits = |order: &u8| page & ((1 << order) - 1) == 0;
         let mut orders = (0..=ORDER_MAX).take_while(fits);
-        let order = orders.find(|order| self.by_order[usize::from(*order)].contains(page >> order))?;
+        let order =
+            orders.find(|order| self.by_order[usize::from(*order)].contains(page >> order))?;
         Some(Extent { page: PageNumber(page), order })
     }
 

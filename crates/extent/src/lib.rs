@@ -36,11 +36,12 @@ pub mod slot;
 mod slots;
 pub mod store;
 pub mod values;
+mod write;
 
 pub use copy::StoreCopy;
 pub use free::{Extent, FreeMap};
 pub use give_back::GiveBack;
-pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
+pub use header::{BlockHeader, BlockKind, HEADER_BYTES, WIDE_ORDER_MAX};
 pub use large::LargePointer;
 pub use let_go::HeldBack;
 pub use read::Wanted;

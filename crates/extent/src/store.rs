@@ -27,7 +27,7 @@ use spinney_base::{
     Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, probe,
 };
 use spinney_io::{
-    AlignedBuf, Directory, File, OpenMode, Purpose, Transfer, takes_no_reserve, without_reserve,
+    AlignedBuf, Directory, File, OpenMode, Purpose, takes_no_reserve, without_reserve,
 };
 
 use crate::double_write::{self, DoubleWrite, HALF_PAGES};
@@ -38,6 +38,7 @@ use crate::holes::Holes;
 use crate::let_go::LetGo;
 use crate::slot::{EXTENTS_MAX, SLOT_PAGES, Slot, Slots};
 use crate::slots::SlotPages;
+use crate::write::runs_of;
 
 /// First page that extents may use.
 pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;
@@ -573,7 +574,8 @@ impl Store {
         // must not wait for that.
         let checkpoint_pages = self.checkpoint_pages();
         let space = self.space.lock();
-        let retired = space.retired.iter().map(|(_, extent)| u64::from(extent.pages())).sum::<u64>();
+        let retired =
+            space.retired.iter().map(|(_, extent)| u64::from(extent.pages())).sum::<u64>();
         let held = space.held.as_ref().map_or(0, |held| held.pages());
         SpaceStats {
             free_pages: space.free.free_pages(),
@@ -600,33 +602,6 @@ impl Store {
             || space.retired.iter().any(|(_, extent)| covers(extent))
     }
 
-    /// Writes sealed pages that no reader can reach yet, which lie in `buf` in this ascending
-    /// order. A torn one is never read, so they need no protection. Adjacent pages are written
-    /// together.
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`.
-    pub fn write_fresh(
-        &self,
-        pages: &[PageNumber],
-        buf: &AlignedBuf,
-        purpose: Purpose,
-    ) -> Result<()> {
-        self.write_runs(&runs_of(pages, &buf.bytes()[..pages.len() * PAGE_BYTES]), purpose)
-    }
-
-    /// Does the same as [`Store::write_fresh`] for runs of adjacent pages.
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`.
-    pub fn write_runs(&self, runs: &[(PageNumber, &[u8])], purpose: Purpose) -> Result<()> {
-        self.options.poison.check()?;
-        let mut batch: Vec<Transfer<'_>> =
-            runs.iter().map(|(page, blocks)| Transfer::write(blocks, page.offset())).collect();
-        self.file.transfer(&mut batch, purpose);
-        batch.into_iter().try_for_each(|transfer| transfer.result)
-    }
-
     /// Overwrites sealed pages in place, protected from tearing. They lie as [`Store::write_fresh`]
     /// says, and the buffer is unchanged on return.
     ///
@@ -641,7 +616,7 @@ impl Store {
         self.end_recovery()?;
         let bytes = &mut buf.bytes_mut()[..pages.len() * PAGE_BYTES];
         if !self.options.double_write {
-            return self.write_over(&runs_of(pages, bytes), purpose);
+            return self.write_over(&runs_of(pages, 0, bytes), purpose);
         }
         let chunks = pages.chunks(HALF_PAGES).zip(bytes.chunks_mut(HALF_PAGES * PAGE_BYTES));
         for (pages, bytes) in chunks {
@@ -653,7 +628,7 @@ impl Store {
             }
             double_write.protect(&*self.file, bytes)?;
             self.sync(Purpose::DOUBLE_WRITE)?;
-            self.write_over(&runs_of(pages, bytes), purpose)?;
+            self.write_over(&runs_of(pages, 0, bytes), purpose)?;
         }
         Ok(())
     }
@@ -904,17 +879,4 @@ pub struct SpaceStats {
     pub end_page: u32,
     /// Free pages that are known to be holes.
     pub hole_pages: u64,
-}
-
-/// Returns the runs of adjacent pages, with their bytes, which lie in the same order.
-fn runs_of<'a>(pages: &[PageNumber], bytes: &'a [u8]) -> Vec<(PageNumber, &'a [u8])> {
-    let mut left = bytes;
-    pages
-        .chunk_by(|one, next| one.0.checked_add(1) == Some(next.0))
-        .map(|run| {
-            let (here, rest) = left.split_at(run.len() * PAGE_BYTES);
-            left = rest;
-            (run[0], here)
-        })
-        .collect()
 }

@@ -130,9 +130,8 @@ fn publish(store: &Store, model: &mut Model, length: usize, works: bool, is_held
     let Some(copy) = model.on_its_way.take() else { return store.published() };
     let checkpoint = Checkpoint { redo: Lsn(0), structure: 0 };
     let failure = || Err(Error::new(ErrorKind::Io, "the log cannot be written"));
-    let result = store.publish(checkpoint, &vec![7; length], || {
-        if works { Ok(()) } else { failure() }
-    });
+    let result =
+        store.publish(checkpoint, &vec![7; length], || if works { Ok(()) } else { failure() });
     assert_eq!(result.is_ok(), works);
     if works {
         // The old slot's names end when this one is durable, and only then is anything freed.

@@ -13,7 +13,8 @@ struct Model {
 impl Model {
     fn put(&mut self, extent: Extent) {
         let (mut page, mut order) = (extent.page.0, extent.order);
-        while order < ORDER_MAX && self.by_order[usize::from(order)].remove(&(page ^ (1 << order))) {
+        while order < ORDER_MAX && self.by_order[usize::from(order)].remove(&(page ^ (1 << order)))
+        {
             page = page.min(page ^ (1 << order));
             order += 1;
         }
@@ -25,7 +26,8 @@ impl Model {
     }
 
     fn take(&mut self, order: u8) -> Option<Extent> {
-        let from = (order..=ORDER_MAX).find(|from| !self.by_order[usize::from(*from)].is_empty())?;
+        let from =
+            (order..=ORDER_MAX).find(|from| !self.by_order[usize::from(*from)].is_empty())?;
         let page = self.by_order[usize::from(from)].pop_first()?;
         for half in (order..from).rev() {
             self.by_order[usize::from(half)].insert(page + (1 << half));
