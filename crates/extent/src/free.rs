@@ -1,8 +1,8 @@
 //! The free map: a buddy allocator over page numbers.
 //!
-//! An extent of order k is 2^k pages that begin at a multiple of 2^k. Free extents of each order
-//! are kept sorted, so the lowest is taken first and files stay dense at the front. The map is
-//! never stored: what is free is what no owner names, so it is rebuilt at open from the owners
+//! An extent of order k is 2^k pages that begin at a multiple of 2^k. Free extents are a set of bits
+//! for each order ([`extents`](crate::extents)), so the lowest is taken first and files stay dense
+//! at the front, and millions of free single pages take a bit each. The map is never stored: what is free is what no owner names, so it is rebuilt at open from the owners
 //! ([`FreeMap::rebuild`]), and a page with two owners is found there. Before that nobody knows what
 //! is free, and what is given back is not noted: the rebuilt map has it free without that, and
 //! where it cannot be made because two owners have a page, both give it back.
@@ -12,9 +12,9 @@
 //! 2. Every page from the first data page to the end is owned once, free once, or held back until
 //!    its freeing is durable.
 
-use std::collections::BTreeSet;
-
 use spinney_base::{Error, ErrorKind, PageNumber, Result};
+
+use crate::extents::{Extents, Wanted};
 
 /// Largest order: extents of 2^15 pages, 128 MiB.
 pub const ORDER_MAX: u8 = 15;
@@ -49,22 +49,10 @@ impl Extent {
     }
 }
 
-/// What to do with a free extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// Take it.
-    Take,
-    /// Skip it.
-    Pass,
-    /// Skip it and all others.
-    Stop,
-}
-
 /// Free extents of one store file.
 #[derive(Debug, Default)]
 pub struct FreeMap {
-    by_order: [BTreeSet<u32>; ORDER_MAX as usize + 1],
-    free_pages: u64,
+    free: Extents,
     /// Whether the map was built from owners.
     is_rebuilt: bool,
 }
@@ -105,20 +93,13 @@ impl FreeMap {
     /// Returns the number of free pages.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
-        self.free_pages
+        self.free.pages()
     }
 
     /// Takes the lowest free extent of `order`, and splits a larger one if none fits. Returns
     /// `None` when there is none.
     pub fn allocate(&mut self, order: u8) -> Option<Extent> {
-        let from =
-            (order..=ORDER_MAX).find(|from| !self.by_order[usize::from(*from)].is_empty())?;
-        let page = self.by_order[usize::from(from)].pop_first()?;
-        for half in (order..from).rev() {
-            self.by_order[usize::from(half)].insert(page + (1 << half));
-        }
-        self.free_pages -= 1 << order;
-        Some(Extent { page: PageNumber(page), order })
+        self.free.take(order)
     }
 
     /// Takes `pages` consecutive pages at any position, from the shortest run of free pages that is
@@ -128,36 +109,7 @@ impl FreeMap {
         if pages == 1 {
             return self.allocate(0).map(|extent| extent.page);
         }
-        let (first, _) = self.runs().filter(|run| run.1 >= pages).min_by_key(|run| run.1)?;
-        let end = first + pages;
-        let mut next = first;
-        while next < end {
-            // Each extent of a run begins where the one before ends.
-            let order = (0..=ORDER_MAX)
-                .find(|order| self.by_order[usize::from(*order)].remove(&next))
-                .expect("a run is made of free extents");
-            self.free_pages -= 1 << order;
-            next += 1 << order;
-        }
-        self.add_range(end, next);
-        Some(PageNumber(first))
-    }
-
-    /// Returns all runs of free pages, as first page and length, in ascending order.
-    fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
-        let orders = (0u32..).zip(&self.by_order);
-        let mut extents: Vec<(u32, u32)> = orders
-            .flat_map(|(order, pages)| pages.iter().map(move |page| (*page, 1 << order)))
-            .collect();
-        extents.sort_unstable();
-        let mut extents = extents.into_iter().peekable();
-        std::iter::from_fn(move || {
-            let (first, mut pages) = extents.next()?;
-            while let Some((_, more)) = extents.next_if(|(next, _)| *next == first + pages) {
-                pages += more;
-            }
-            Some((first, pages))
-        })
+        self.free.take_run(pages)
     }
 
     /// Frees an extent, and merges it with its free buddies. A map that was not rebuilt is
@@ -167,58 +119,25 @@ impl FreeMap {
     /// When part of it is free already: its owner gave it back twice.
     pub fn release(&mut self, extent: Extent) {
         if self.is_rebuilt {
-            self.put(extent);
+            self.free.put(extent);
         }
-    }
-
-    fn put(&mut self, extent: Extent) {
-        self.free_pages += u64::from(extent.pages());
-        let (mut page, mut order) = (extent.page.0, extent.order);
-        assert!(!self.contains(PageNumber(page)), "page {page} was freed twice");
-        while order < ORDER_MAX {
-            let buddy = page ^ (1 << order);
-            if !self.by_order[usize::from(order)].remove(&buddy) {
-                break;
-            }
-            page = page.min(buddy);
-            order += 1;
-        }
-        self.by_order[usize::from(order)].insert(page);
     }
 
     /// Takes free extents as `wanted` says, which sees the largest first, and the highest of
     /// equals.
-    pub(crate) fn take_largest(&mut self, mut wanted: impl FnMut(Extent) -> Wanted) -> Vec<Extent> {
-        let mut taken = Vec::new();
-        'all: for order in (0..=ORDER_MAX).rev() {
-            for page in self.by_order[usize::from(order)].iter().rev() {
-                let extent = Extent { page: PageNumber(*page), order };
-                match wanted(extent) {
-                    Wanted::Take => taken.push(extent),
-                    Wanted::Pass => {}
-                    Wanted::Stop => break 'all,
-                }
-            }
-        }
-        for extent in &taken {
-            self.by_order[usize::from(extent.order)].remove(&extent.page.0);
-            self.free_pages -= u64::from(extent.pages());
-        }
-        taken
+    pub(crate) fn take_largest(&mut self, wanted: impl FnMut(Extent) -> Wanted) -> Vec<Extent> {
+        self.free.take_largest(wanted)
     }
 
     /// Adds the pages from `start` up to, not including, `end`.
     pub fn add_range(&mut self, start: u32, end: u32) {
-        extents_of(start, end).for_each(|extent| self.put(extent));
+        self.free.put_range(start, end);
     }
 
     /// Returns whether a page is free.
     #[must_use]
     pub fn contains(&self, page: PageNumber) -> bool {
-        (0..=ORDER_MAX).any(|order| {
-            let start = page.0 >> order << order;
-            self.by_order[usize::from(order)].contains(&start)
-        })
+        self.free.contains(page)
     }
 }
 
@@ -240,6 +159,7 @@ pub(crate) fn extents_of(start: u32, end: u32) -> impl Iterator<Item = Extent> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn all_free(first: u32, end: u32) -> FreeMap {
         FreeMap::rebuild(PageNumber(first), PageNumber(end), []).unwrap()
@@ -278,12 +198,12 @@ mod tests {
     fn a_run_is_taken_where_it_fits_best() {
         let owned = [8, 9, 30].map(|page| Extent::single(PageNumber(page)));
         let mut map = FreeMap::rebuild(PageNumber(8), PageNumber(64), owned).unwrap();
-        assert_eq!(map.runs().collect::<Vec<_>>(), [(10, 20), (31, 33)]);
+        assert_eq!(map.free.runs(0).collect::<Vec<_>>(), [(10, 20), (31, 33)]);
         assert_eq!(map.allocate_run(34), None);
         assert_eq!(map.allocate_run(21), Some(PageNumber(31)));
         assert_eq!(map.allocate_run(11), Some(PageNumber(52)));
         assert_eq!(map.allocate_run(7), Some(PageNumber(10)));
-        assert_eq!(map.runs().collect::<Vec<_>>(), [(17, 13), (63, 1)]);
+        assert_eq!(map.free.runs(0).collect::<Vec<_>>(), [(17, 13), (63, 1)]);
         assert_eq!(map.free_pages(), 14);
     }
 

@@ -13,7 +13,7 @@
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{PageNumber, Result, probe};
 
-use crate::free::Wanted;
+use crate::extents::Wanted;
 use crate::store::{Space, Store};
 
 /// Fewest free pages worth the work: 1 MiB.

@@ -1,11 +1,22 @@
-//! The block header: the first 32 bytes of every page of a store file.
+//! The block header: the first 32 bytes of every block of a store file.
+//!
+//! A block is one page, or of a *wide* kind 2^k pages side by side with k up to
+//! [`WIDE_ORDER_MAX`], which begin at a multiple of 2^k:
+//!
+//! ```text
+//! page     128       129       130       131
+//!        +-header--+---------+---------+---------+
+//!        | 32 B    |                             |    order 2: one header, and one checksum
+//!        +---------+---------+---------+---------+    over all 16 KiB
+//! ```
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
-//! | 0 | 8 | checksum | XXH3-64 of bytes 8..4096 |
+//! | 0 | 8 | checksum | XXH3-64 of bytes 8 to the end of the block |
 //! | 8 | 1 | kind | [`BlockKind`]; 0 is invalid, so a zeroed page is never taken for a block |
-//! | 9 | 1 | version | layout version of the kind: 1, or 1 and 2 for slots ([`slot`](crate::slot)) |
-//! | 10 | 2 | batch | zero, and checked; in a copy in the double-write area the number of its batch ([`double_write`](crate::double_write)) |
+//! | 9 | 1 | version | layout version of the kind: 1; 1 and 2 for slots ([`slot`](crate::slot)); 2 for wide kinds |
+//! | 10 | 2 | batch | in version 1 zero, and checked; in a copy in the double-write area the number of its batch ([`double_write`](crate::double_write)) |
+//! | | | order | in version 2 the order k of the block, and checked. No block of version 2 is copied to the double-write area |
 //! | 12 | 4 | page | the page's own number |
 //! | 16 | 4 | generation | the allocation that made this page |
 //! | 20 | 4 | keyspace | the keyspace whose file this is |
@@ -13,10 +24,12 @@
 //!
 //! All integers are little-endian. The checksum covers where the block belongs, so a misdirected
 //! block or one of an older generation is caught as well as a damaged one: [`BlockHeader::check`]
-//! compares all three. A torn write of a page leaves a mixture that fails the checksum.
+//! compares all three, and the order. A torn write leaves a mixture of pages, or within a page, that
+//! fails the checksum.
 //!
 //! Worked example: a data page (kind 1) of keyspace 3, page 128, generation 7, LSN 513 has bytes
-//! 8..32 `01 01 00 00  80 00 00 00  07 00 00 00  03 00 00 00  01 02 00 00 00 00 00 00`.
+//! 8..32 `01 01 00 00  80 00 00 00  07 00 00 00  03 00 00 00  01 02 00 00 00 00 00 00`. Of a wide
+//! kind 9 and 16 KiB these bytes begin with `09 02 02 00`.
 
 use std::fmt;
 
@@ -28,9 +41,17 @@ use spinney_base::{Error, Generation, KeyspaceId, Lsn, PageNumber, Result};
 /// Size of the header, in bytes.
 pub const HEADER_BYTES: usize = 32;
 
+/// Largest order of a wide block: 4 pages, 16 KiB. Readers of a single record read all of a block,
+/// so larger ones cost more than they gain; the order is two bytes on disk.
+pub const WIDE_ORDER_MAX: u8 = 2;
+
+/// Layout version of wide blocks.
+const WIDE_VERSION: u8 = 2;
+
 const CHECKSUM: usize = 0;
 const KIND: usize = 8;
 const VERSION_AT: usize = 9;
+/// Batch in version 1, order in version 2.
 const BATCH: usize = 10;
 const PAGE: usize = 12;
 const GENERATION: usize = 16;
@@ -39,13 +60,15 @@ const LSN: usize = 24;
 const _: () = assert!(LSN + 8 == HEADER_BYTES);
 const _: () = assert!(HEADER_BYTES.is_multiple_of(8));
 
-/// What a block holds: a number on disk, the newest version of its layout, and a name for messages.
-/// This crate knows the kinds that it writes itself; an engine makes its own with
-/// [`BlockKind::new`] and lists them in its registry row. Two kinds are equal when their numbers
+/// What a block holds: a number on disk, the versions of its layout, and a name for messages. This
+/// crate knows the kinds that it writes itself; an engine makes its own with [`BlockKind::new`] or
+/// [`BlockKind::wide`] and lists them in its registry row. Two kinds are equal when their numbers
 /// are.
 #[derive(Clone, Copy)]
 pub struct BlockKind {
     number: u8,
+    /// Oldest and newest version.
+    oldest: u8,
     version: u8,
     name: &'static str,
 }
@@ -69,7 +92,22 @@ impl BlockKind {
     #[must_use]
     pub const fn new(number: u8, name: &'static str) -> BlockKind {
         assert!(number > 0);
-        BlockKind { number, version: 1, name }
+        BlockKind { number, oldest: 1, version: 1, name }
+    }
+
+    /// Makes a kind with a number above 0, whose blocks have one page or more.
+    ///
+    /// # Panics
+    /// For number 0: a zeroed page must not be taken for a block.
+    #[must_use]
+    pub const fn wide(number: u8, name: &'static str) -> BlockKind {
+        BlockKind { oldest: WIDE_VERSION, version: WIDE_VERSION, ..BlockKind::new(number, name) }
+    }
+
+    /// Returns whether blocks of this kind may have more than one page. A decoded kind does not
+    /// know.
+    fn is_wide(self) -> bool {
+        self.oldest == WIDE_VERSION
     }
 
     /// Returns the number on disk.
@@ -88,7 +126,7 @@ impl BlockKind {
     /// Returns whether a block with the kind `found` is of this kind and of a known version.
     #[must_use]
     pub fn reads(self, found: BlockKind) -> bool {
-        self == found && (1..=self.version).contains(&found.version)
+        self == found && (self.oldest..=self.version).contains(&found.version)
     }
 }
 
@@ -123,11 +161,17 @@ pub struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// Writes the header and seals the block: computes the checksum over everything else.
-    pub fn seal(&self, block: &mut [u8; PAGE_BYTES]) {
+    /// Writes the header and seals the block: computes the checksum over everything else. The
+    /// order of the block is that of its bytes.
+    ///
+    /// # Panics
+    /// When these are no block of this kind: one page, or 2^k of a wide kind.
+    pub fn seal(&self, block: &mut [u8]) {
+        let order = order_of(block);
+        assert!(order == 0 || self.kind.is_wide(), "a block of kind {:?} has one page", self.kind);
         block[KIND] = self.kind.number;
         block[VERSION_AT] = self.kind.version;
-        block[BATCH..BATCH + 2].fill(0);
+        block[BATCH..BATCH + 2].copy_from_slice(&u16::from(order).to_le_bytes());
         block[PAGE..PAGE + 4].copy_from_slice(&self.page.0.to_le_bytes());
         block[GENERATION..GENERATION + 4].copy_from_slice(&self.generation.0.to_le_bytes());
         block[KEYSPACE..KEYSPACE + 4].copy_from_slice(&self.keyspace.0.to_le_bytes());
@@ -138,12 +182,13 @@ impl BlockHeader {
     /// Marks a sealed block as a copy in the double-write area, with the number of its batch; 0
     /// restores it.
     pub(crate) fn name_batch(block: &mut [u8; PAGE_BYTES], batch: u16) {
+        debug_assert_eq!(block[VERSION_AT], 1, "the version whose blocks name a batch");
         block[BATCH..BATCH + 2].copy_from_slice(&batch.to_le_bytes());
         sum(block);
     }
 
     /// Returns the layout version in a block, checked or not.
-    pub(crate) fn version(block: &[u8; PAGE_BYTES]) -> u8 {
+    pub(crate) fn version(block: &[u8]) -> u8 {
         block[VERSION_AT]
     }
 
@@ -152,11 +197,29 @@ impl BlockHeader {
         Generation(u32_at(block, GENERATION))
     }
 
-    /// Decodes the header of a block whose checksum holds, or says what is wrong.
+    /// Returns the order in a header that may be damaged, if there are such blocks, else 0.
+    pub(crate) fn stored_order(block: &[u8]) -> u8 {
+        let order = match block[VERSION_AT] {
+            WIDE_VERSION => u16_at(block, BATCH),
+            _ => 0,
+        };
+        u8::try_from(order).ok().filter(|order| *order <= WIDE_ORDER_MAX).unwrap_or(0)
+    }
+
+    /// Returns whether a header that may be damaged says that the block belongs to this page.
+    pub(crate) fn says_page(block: &[u8], page: PageNumber, keyspace: KeyspaceId) -> bool {
+        (u32_at(block, PAGE), u32_at(block, KEYSPACE)) == (page.0, keyspace.0)
+    }
+
+    /// Decodes the header of a block whose checksum holds, or says what is wrong. `block` has all
+    /// bytes of the block: its order must be theirs.
     ///
     /// # Errors
     /// What was expected and what was found, for a message.
-    pub fn decode(block: &[u8; PAGE_BYTES]) -> Result<BlockHeader, Damage> {
+    ///
+    /// # Panics
+    /// When the bytes are not 2^k pages, k at most [`WIDE_ORDER_MAX`].
+    pub fn decode(block: &[u8]) -> Result<BlockHeader, Damage> {
         match Self::decode_copy(block)? {
             (header, 0) => Ok(header),
             (_, batch) => {
@@ -169,19 +232,28 @@ impl BlockHeader {
     ///
     /// # Errors
     /// As [`BlockHeader::decode`].
-    pub fn decode_copy(block: &[u8; PAGE_BYTES]) -> Result<(BlockHeader, u16), Damage> {
+    ///
+    /// # Panics
+    /// As [`BlockHeader::decode`].
+    pub fn decode_copy(block: &[u8]) -> Result<(BlockHeader, u16), Damage> {
+        let order = order_of(block);
         let stored = u64_at(block, CHECKSUM);
         let computed = xxh3_64(&block[KIND..]);
         if stored != computed {
-            return Err(Damage {
-                expected: format!("checksum {computed:016x}"),
-                found: format!("{stored:016x}"),
-            });
+            return Err(Self::not_summed(block, order, stored, computed));
         }
         if block[KIND] == 0 {
             return Err(Damage::new("a block of a kind above 0", 0));
         }
-        let kind = BlockKind { number: block[KIND], version: block[VERSION_AT], name: "" };
+        let version = block[VERSION_AT];
+        let (named, batch) = match u16_at(block, BATCH) {
+            batch if version < WIDE_VERSION => (0, batch),
+            order => (order, 0),
+        };
+        if named != u16::from(order) {
+            return Err(Damage::new(block_of(order.into()), block_of(named)));
+        }
+        let kind = BlockKind { number: block[KIND], oldest: version, version, name: "" };
         let header = BlockHeader {
             kind,
             page: PageNumber(u32_at(block, PAGE)),
@@ -189,16 +261,37 @@ impl BlockHeader {
             keyspace: KeyspaceId(u32_at(block, KEYSPACE)),
             lsn: Lsn(u64_at(block, LSN)),
         };
-        Ok((header, u16::from_le_bytes([block[BATCH], block[BATCH + 1]])))
+        Ok((header, batch))
+    }
+
+    /// Returns what is wrong with a block whose checksum does not hold. It may be one of another
+    /// order.
+    #[cold]
+    fn not_summed(block: &[u8], order: u8, stored: u64, computed: u64) -> Damage {
+        let named = Self::stored_order(block);
+        let expected = format!("checksum {computed:016x}");
+        if named == order || named == 0 && block[VERSION_AT] != WIDE_VERSION {
+            return Damage { expected, found: format!("{stored:016x}") };
+        }
+        if named < order && Self::decode(&block[..PAGE_BYTES << named]).is_ok() {
+            return Damage::new(block_of(order.into()), block_of(named.into()));
+        }
+        Damage::new(
+            format!("{}, with {expected}", block_of(order.into())),
+            format!("{stored:016x}, in a header of {}", block_of(named.into())),
+        )
     }
 
     /// Decodes the header of a block that must be `kind`, at `page`, of `generation` in
-    /// `keyspace`'s file.
+    /// `keyspace`'s file, and of the order of its bytes.
     ///
     /// # Errors
     /// `Corruption` naming `file`, the offset, and what was expected and found.
+    ///
+    /// # Panics
+    /// As [`BlockHeader::decode`].
     pub fn check(
-        block: &[u8; PAGE_BYTES],
+        block: &[u8],
         file: &std::path::Path,
         kind: BlockKind,
         keyspace: KeyspaceId,
@@ -227,7 +320,18 @@ impl BlockHeader {
     }
 }
 
-fn sum(block: &mut [u8; PAGE_BYTES]) {
+/// Returns the order of a block of these bytes.
+fn order_of(block: &[u8]) -> u8 {
+    let orders = 0..=WIDE_ORDER_MAX;
+    let order = { orders }.find(|order| block.len() == PAGE_BYTES << order);
+    order.unwrap_or_else(|| panic!("{} bytes are no block", block.len()))
+}
+
+fn block_of(order: u16) -> String {
+    format!("a block of order {order}")
+}
+
+fn sum(block: &mut [u8]) {
     let checksum = xxh3_64(&block[KIND..]);
     block[CHECKSUM..CHECKSUM + 8].copy_from_slice(&checksum.to_le_bytes());
 }
@@ -256,9 +360,14 @@ impl Damage {
     /// Returns whether a block with this damage was written or cannot be read. A block of zeros was
     /// never written, or was given back.
     #[must_use]
-    pub fn is_of_written(&self, block: &[u8; PAGE_BYTES]) -> bool {
+    pub fn is_of_written(&self, block: &[u8]) -> bool {
         self.expected.starts_with("a page") || block.iter().any(|byte| *byte != 0)
     }
+}
+
+/// Returns the little-endian `u16` at `at`.
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// Returns the little-endian `u32` at `at`.
@@ -327,6 +436,85 @@ mod tests {
         assert!(BlockHeader::decode(&copy).is_err());
         BlockHeader::name_batch(&mut copy, 0);
         assert_eq!(copy, block);
+    }
+
+    const WIDE: BlockKind = BlockKind::wide(9, "bucket");
+
+    fn wide(order: u8, fill: u8) -> (BlockHeader, Vec<u8>) {
+        let header = BlockHeader { kind: WIDE, ..sample().0 };
+        let mut block = vec![fill; PAGE_BYTES << order];
+        header.seal(&mut block);
+        (header, block)
+    }
+
+    #[test]
+    fn golden_bytes_of_a_wide_block() {
+        for order in 0..=WIDE_ORDER_MAX {
+            let (header, block) = wide(order, 7);
+            assert_eq!(block[8..16], [9, 2, order, 0, 0x80, 0, 0, 0]);
+            assert_eq!(block[16..32], sample().1[16..32]);
+            assert_eq!(BlockHeader::decode(&block).unwrap(), header);
+            assert!(WIDE.reads(header.kind) && BlockHeader::stored_order(&block) == order);
+        }
+        let (_, block) = wide(2, 0);
+        assert_eq!(u64_at(&block, 0), 0xea4e_2065_667e_a10a);
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_wide_block_is_caught() {
+        let (_, block) = wide(2, 7);
+        for bit in (0..block.len() * 8).step_by(61) {
+            let mut damaged = block.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(BlockHeader::decode(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    /// Parts of two versions of a block, of which each alone is whole.
+    #[test]
+    fn p18_a_wide_block_torn_between_pages_is_caught() {
+        for order in 1..=WIDE_ORDER_MAX {
+            let versions = [wide(order, 1).1, wide(order, 2).1];
+            for parts in 1..(1 << (1 << order)) - 1 {
+                let mut torn = versions[0].clone();
+                for part in (0..1 << order).filter(|part| parts & 1 << part != 0) {
+                    let bytes = part * PAGE_BYTES..(part + 1) * PAGE_BYTES;
+                    torn[bytes.clone()].copy_from_slice(&versions[1][bytes]);
+                }
+                assert!(BlockHeader::decode(&torn).is_err(), "parts {parts:b} of order {order}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_order_is_named() {
+        let [one, two, four] = [0, 1, 2].map(|order| wide(order, 7).1);
+        let longer = |block: &[u8]| [block, &vec![7; four.len() - block.len()]].concat();
+        let orders = |expected, found| {
+            Damage::new(format!("a block of order {expected}"), format!("a block of order {found}"))
+        };
+        assert_eq!(BlockHeader::decode(&longer(&one)).unwrap_err(), orders(2, 0));
+        assert_eq!(BlockHeader::decode(&longer(&two)).unwrap_err(), orders(2, 1));
+        // Of a longer block only a part was read, so only its header can be told.
+        for (block, order) in [(&two, 1), (&four, 2)] {
+            let damage = BlockHeader::decode(&block[..PAGE_BYTES]).unwrap_err();
+            assert!(damage.expected.starts_with("a block of order 0, with checksum "));
+            assert!(damage.found.ends_with(&format!(", in a header of a block of order {order}")));
+        }
+        // A sum over bytes that the order does not cover.
+        let mut wrong = four.clone();
+        wrong[BATCH] = 1;
+        sum(&mut wrong);
+        assert_eq!(BlockHeader::decode(&wrong).unwrap_err(), orders(2, 1));
+        // Other kinds have one page, and their versions.
+        let narrow = BlockKind::new(9, "bucket");
+        assert!(!narrow.reads(BlockHeader::decode(&one).unwrap().kind));
+    }
+
+    #[test]
+    #[should_panic(expected = "has one page")]
+    fn other_kinds_have_one_page() {
+        sample().0.seal(&mut vec![0; 2 * PAGE_BYTES]);
     }
 
     #[test]

@@ -15,14 +15,18 @@
 //! owned.
 
 mod audit;
+pub mod batch;
+mod bits;
 mod copy;
 pub mod double_write;
+mod extents;
 pub mod free;
 mod give_back;
 pub mod header;
 mod holes;
 pub mod large;
 pub mod large_io;
+mod let_go;
 mod read;
 pub mod run;
 mod salvage;
@@ -32,12 +36,14 @@ pub mod slot;
 mod slots;
 pub mod store;
 pub mod values;
+mod write;
 
 pub use copy::StoreCopy;
 pub use free::{Extent, FreeMap};
 pub use give_back::GiveBack;
-pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
+pub use header::{BlockHeader, BlockKind, HEADER_BYTES, WIDE_ORDER_MAX};
 pub use large::LargePointer;
+pub use let_go::HeldBack;
 pub use read::Wanted;
 pub use run::PageRun;
 pub use salvage::{Copies, FoundPage, FoundSlot, Newest};

@@ -85,9 +85,7 @@ impl Store {
         buf: &mut [u8; PAGE_BYTES],
         purpose: Purpose,
     ) -> Result<()> {
-        let page = run.page(index);
-        self.file.read_at(buf, page.offset(), purpose)?;
-        self.check_run_page(run, index, kind, buf)
+        self.read_wide(run.page(index), 0, run.generation, kind, buf, purpose).map(drop)
     }
 
     /// Reads pages of a run from index `from` on, as many as `buf` has, in one transfer, and checks
@@ -124,8 +122,8 @@ impl Store {
         self.file.transfer(&mut batch, purpose);
         batch.into_iter().try_for_each(|transfer| transfer.result)?;
         for (run, from, buf) in parts {
-            for (index, block) in (*from..).zip(buf.as_chunks().0) {
-                self.check_run_page(run, index, kind, block)?;
+            for (index, block) in (*from..).zip(buf.as_chunks::<PAGE_BYTES>().0) {
+                self.check(block, run.page(index), run.generation, kind)?;
             }
         }
         Ok(())
@@ -156,21 +154,10 @@ impl Store {
         }
         self.file.transfer(&mut batch, purpose);
         batch.into_iter().try_for_each(|transfer| transfer.result)?;
-        for ((run, index), block) in pages.iter().zip(buf.bytes().as_chunks().0) {
-            self.check_run_page(run, *index, kind, block)?;
+        for ((run, index), block) in pages.iter().zip(buf.bytes().as_chunks::<PAGE_BYTES>().0) {
+            self.check(block, run.page(*index), run.generation, kind)?;
         }
         Ok(())
-    }
-
-    fn check_run_page(
-        &self,
-        run: &PageRun,
-        index: u32,
-        kind: BlockKind,
-        block: &[u8; PAGE_BYTES],
-    ) -> Result<()> {
-        let (path, keyspace) = (self.path(), self.keyspace());
-        BlockHeader::check(block, path, kind, keyspace, run.page(index), run.generation).map(drop)
     }
 
     /// Seals consecutive pages of a run from index `from` on, which are in `buf` without headers.
@@ -183,7 +170,7 @@ impl Store {
         lsn: Lsn,
     ) {
         let (generation, keyspace) = (run.generation, self.keyspace());
-        for (index, block) in (from..).zip(buf.bytes_mut().as_chunks_mut().0) {
+        for (index, block) in (from..).zip(buf.bytes_mut().as_chunks_mut::<PAGE_BYTES>().0) {
             let page = run.page(index);
             BlockHeader { kind, page, generation, keyspace, lsn }.seal(block);
         }

@@ -9,7 +9,7 @@ use spinney_base::{Error, Generation, KeyspaceId, Lsn, PageNumber, Poison, Resul
 use spinney_io::{AlignedBuf, Directory, OpenMode, Purpose};
 
 use crate::double_write::{Age, END_PAGE, oldest_needed};
-use crate::header::{BlockHeader, BlockKind, Damage};
+use crate::header::{BlockHeader, BlockKind, Damage, WIDE_ORDER_MAX};
 use crate::run::PageRun;
 use crate::slot::{SLOT_PAGES, Slot, Slots};
 use crate::slots::SlotPages;
@@ -17,6 +17,9 @@ use crate::store::{Checkpoint, DATA_PAGE_FIRST, Store, StoreOptions};
 
 /// Pages that are read at once.
 const CHUNK_PAGES: u32 = 256;
+// No wide block lies in two chunks.
+const _: () = assert!(CHUNK_PAGES.is_multiple_of(1 << WIDE_ORDER_MAX));
+const _: () = assert!(DATA_PAGE_FIRST.is_multiple_of(1 << WIDE_ORDER_MAX));
 
 /// The newest checkpoint and its payload, or why it cannot be read.
 pub type Newest = Result<(Checkpoint, Vec<u8>)>;
@@ -24,16 +27,16 @@ pub type Newest = Result<(Checkpoint, Vec<u8>)>;
 /// A readable slot, and its payload, or why that cannot be read.
 pub type FoundSlot = (Slot, Result<Vec<u8>>);
 
-/// What is found in place of a page of a run.
+/// What is found in place of a page of a run, or of a wide block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundPage {
-    /// The page itself.
+    /// The page or block itself.
     Whole,
-    /// A sound block of another allocation.
+    /// A sound block of another allocation or another order.
     Other(Damage),
     /// Zeros: it was never written, or was given back.
     Blank(Damage),
-    /// A damaged page.
+    /// A damaged page or block.
     Damaged(Damage),
 }
 
@@ -168,39 +171,76 @@ impl Store {
         kind: BlockKind,
         buf: &mut AlignedBuf,
     ) -> Vec<FoundPage> {
-        let pages = buf.pages();
         let first = PageNumber(run.first.0.saturating_add(from));
-        let whole = self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::TOOL).is_ok();
-        let mut found = Vec::with_capacity(pages);
-        for (index, number) in (first.0..).take(pages).enumerate() {
-            let (page, block) = (PageNumber(number), buf.page_mut(index));
-            if !whole && let Err(error) = self.file.read_at(block, page.offset(), Purpose::TOOL) {
-                found.push(FoundPage::Damaged(Damage::new("a page that can be read", error)));
-                continue;
-            }
-            found.push(match self.header_at(page, block) {
-                Ok(header) if kind.reads(header.kind) && header.generation == run.generation => {
-                    FoundPage::Whole
+        let unread = self.read_all(first, buf.bytes_mut());
+        let pages = (0..).zip(buf.bytes().chunks_exact(PAGE_BYTES));
+        pages
+            .map(|(index, block)| match unread.get(&index) {
+                Some(error) => FoundPage::Damaged(unreadable(error)),
+                None => {
+                    let page = PageNumber(first.0.saturating_add(index));
+                    self.found(page, run.generation, kind, block)
                 }
-                Ok(BlockHeader { kind: other, generation, .. }) => FoundPage::Other(Damage::new(
-                    format!("a page of kind {kind:?} and generation {}", run.generation),
-                    format!("one of kind {other:?} and generation {generation}"),
-                )),
-                Err(damage) if block.iter().all(|byte| *byte == 0) => FoundPage::Blank(damage),
-                Err(damage) => FoundPage::Damaged(damage),
-            });
+            })
+            .collect()
+    }
+
+    /// Reads one block of 2^`order` pages, and says what was found.
+    ///
+    /// # Panics
+    /// When `buf` has not just the bytes of such a block.
+    pub fn read_found_wide(
+        &self,
+        page: PageNumber,
+        order: u8,
+        generation: Generation,
+        kind: BlockKind,
+        buf: &mut [u8],
+    ) -> FoundPage {
+        assert_eq!(buf.len(), PAGE_BYTES << order, "bytes of a block of order {order}");
+        match self.read_all(page, buf).into_values().next() {
+            Some(error) => FoundPage::Damaged(unreadable(&error)),
+            None => self.found(page, generation, kind, buf),
         }
-        found
+    }
+
+    fn found(
+        &self,
+        page: PageNumber,
+        generation: Generation,
+        kind: BlockKind,
+        block: &[u8],
+    ) -> FoundPage {
+        let (header, pages) = self.block_at(page, block);
+        match header {
+            _ if pages * PAGE_BYTES < block.len() && header.is_ok() => {
+                let damage = self.header_at(page, block).err();
+                FoundPage::Other(damage.unwrap_or_else(|| Damage::new("one block", "another")))
+            }
+            Ok(header) if kind.reads(header.kind) && header.generation == generation => {
+                FoundPage::Whole
+            }
+            Ok(BlockHeader { kind: other, generation: found, .. }) => {
+                FoundPage::Other(Damage::new(
+                    format!("a page of kind {kind:?} and generation {generation}"),
+                    format!("one of kind {other:?} and generation {found}"),
+                ))
+            }
+            Err(damage) if block.iter().all(|byte| *byte == 0) => FoundPage::Blank(damage),
+            Err(damage) => FoundPage::Damaged(damage),
+        }
     }
 
     /// Shows every block after the double-write area, in order: the header of a sound one at its
-    /// position, or what is wrong with it. A page of zeros was never written.
+    /// position, or what is wrong with it, and its bytes, whose length says its order. A damaged
+    /// wide block whose header names its place is shown up to its end or the next sound block. A
+    /// page of zeros was never written.
     ///
     /// # Errors
     /// `Io` when the file's length cannot be read.
     pub fn show_blocks(
         &self,
-        mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &Block),
+        mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &[u8]),
     ) -> Result<()> {
         self.each_block(|page, header, block| {
             show(page, header, block);
@@ -211,7 +251,7 @@ impl Store {
     /// Does the same, until `show` has enough.
     fn each_block(
         &self,
-        mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &Block) -> bool,
+        mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &[u8]) -> bool,
     ) -> Result<()> {
         let pages = self.file.len()? / PAGE_BYTES as u64;
         let end = u32::try_from(pages).unwrap_or(u32::MAX);
@@ -220,25 +260,66 @@ impl Store {
         while first < end {
             let count = CHUNK_PAGES.min(end - first);
             let bytes = &mut buf.bytes_mut()[..count as usize * PAGE_BYTES];
-            let whole = self.file.read_at(bytes, PageNumber(first).offset(), Purpose::TOOL).is_ok();
-            for index in 0..count {
+            let unread = self.read_all(PageNumber(first), bytes);
+            let mut index = 0;
+            while index < count {
                 let page = PageNumber(first + index);
-                let block = buf.page_mut(index as usize);
-                if !whole && let Err(error) = self.file.read_at(block, page.offset(), Purpose::TOOL)
-                {
-                    block.fill(0);
-                    if !show(page, Err(Damage::new("a page that can be read", error)), block) {
-                        return Ok(());
-                    }
-                    continue;
-                }
-                if !show(page, self.header_at(page, block), block) {
+                let rest = &bytes[index as usize * PAGE_BYTES..];
+                let (header, pages) = self.block_at(page, rest);
+                let next = index + pages as u32;
+                let header = match unread.range(index..next).next() {
+                    Some((_, error)) => Err(unreadable(error)),
+                    None => header,
+                };
+                if !show(page, header, &rest[..pages * PAGE_BYTES]) {
                     return Ok(());
                 }
+                index = next;
             }
             first += count;
         }
         Ok(())
+    }
+
+    /// Reads pages from `first` on. Returns why single ones cannot be read, by their index; these
+    /// are zeros.
+    fn read_all(&self, first: PageNumber, bytes: &mut [u8]) -> BTreeMap<u32, Error> {
+        let mut unread = BTreeMap::new();
+        if self.file.read_at(bytes, first.offset(), Purpose::TOOL).is_err() {
+            for (index, block) in (0..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
+                let page = PageNumber(first.0.saturating_add(index));
+                if let Err(error) = self.file.read_at(block, page.offset(), Purpose::TOOL) {
+                    block.fill(0);
+                    unread.insert(index, error);
+                }
+            }
+        }
+        unread
+    }
+
+    /// Returns the header of the block that begins at `page`, or what is wrong with it, and the
+    /// number of its pages. Of `bytes` any number may be behind it.
+    fn block_at(&self, page: PageNumber, bytes: &[u8]) -> (Result<BlockHeader, Damage>, usize) {
+        let order = BlockHeader::stored_order(bytes);
+        let pages = 1 << order;
+        let narrow = &bytes[..PAGE_BYTES];
+        if order == 0 || !page.0.is_multiple_of(pages) || bytes.len() < PAGE_BYTES << order {
+            return (self.header_at(page, narrow), 1);
+        }
+        let pages = pages as usize;
+        let damage = match BlockHeader::decode(&bytes[..pages * PAGE_BYTES]) {
+            Ok(header) => return (self.placed(page, header), pages),
+            Err(damage) => damage,
+        };
+        if !BlockHeader::says_page(narrow, page, self.keyspace()) {
+            return (self.header_at(page, narrow), 1);
+        }
+        // Where it has been, others may be by now.
+        let begins = |next: &usize| {
+            let page = PageNumber(page.0 + *next as u32);
+            self.block_at(page, &bytes[next * PAGE_BYTES..]).0.is_ok()
+        };
+        (Err(damage), (1..pages).find(begins).unwrap_or(pages))
     }
 
     /// Reads one data page if it is sound and of this generation, in place or else in `copies`.
@@ -291,8 +372,11 @@ impl Store {
         found.into_iter().map(|(_, header, block)| (header.page, (header, block))).collect()
     }
 
-    fn header_at(&self, page: PageNumber, block: &Block) -> Result<BlockHeader, Damage> {
-        let header = BlockHeader::decode(block)?;
+    fn header_at(&self, page: PageNumber, block: &[u8]) -> Result<BlockHeader, Damage> {
+        self.placed(page, BlockHeader::decode(block)?)
+    }
+
+    fn placed(&self, page: PageNumber, header: BlockHeader) -> Result<BlockHeader, Damage> {
         if header.page != page || header.keyspace != self.keyspace() {
             return Err(Damage::new(
                 format!("page {page} of keyspace {}", self.keyspace()),
@@ -301,4 +385,8 @@ impl Store {
         }
         Ok(header)
     }
+}
+
+fn unreadable(error: &Error) -> Damage {
+    Damage::new("a page that can be read", error)
 }

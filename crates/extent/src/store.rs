@@ -6,6 +6,7 @@
 //! 2. Pages reach the file only sealed, and only while the database is not poisoned (P21).
 //! 3. What is freed is reused only once its freeing is durable: [`Store::retire`] holds it back
 //!    until [`Store::reclaim`] says so (P16).
+//!    An engine without structure records has [`Store::let_go`] instead, which waits for a slot.
 //!    While somebody has a [`Hold`] nothing freed is reused at all (P26).
 //! 4. A checkpoint's payload and all data before it are synced before its slot is written, and the
 //!    slot before anything it freed is reused (P14).
@@ -26,15 +27,18 @@ use spinney_base::{
     Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, probe,
 };
 use spinney_io::{
-    AlignedBuf, Directory, File, OpenMode, Purpose, Transfer, takes_no_reserve, without_reserve,
+    AlignedBuf, Directory, File, OpenMode, Purpose, takes_no_reserve, without_reserve,
 };
 
 use crate::double_write::{self, DoubleWrite, HALF_PAGES};
+use crate::extents::Extents;
 use crate::free::{Extent, FreeMap};
 use crate::header::{BlockHeader, BlockKind, Damage, HEADER_BYTES};
 use crate::holes::Holes;
+use crate::let_go::LetGo;
 use crate::slot::{EXTENTS_MAX, SLOT_PAGES, Slot, Slots};
 use crate::slots::SlotPages;
+use crate::write::runs_of;
 
 /// First page that extents may use.
 pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;
@@ -106,9 +110,11 @@ pub(crate) struct Space {
     doubtful_pages: u64,
     /// Payload pages of the newest checkpoint. The next one needs about as many.
     payload_pages: u64,
+    /// What waits for a slot that does not name it.
+    pub(crate) let_go: LetGo,
     /// Number of holds on freed extents, and the extents held.
     holds: u32,
-    held: Vec<Extent>,
+    held: Option<Box<Extents>>,
     /// Free pages that take no disk space; whether the file system supports holes; whether more are
     /// being made.
     pub(crate) holes: Holes,
@@ -119,7 +125,11 @@ pub(crate) struct Space {
 impl Space {
     /// Frees an extent, unless a reader may still need it.
     pub(crate) fn free(&mut self, extent: Extent) {
-        if self.holds == 0 { self.free.release(extent) } else { self.held.push(extent) }
+        if self.holds == 0 {
+            self.free.release(extent);
+        } else {
+            self.held.get_or_insert_default().put(extent);
+        }
     }
 
     /// Returns the free pages that the calling thread must leave. A thread that takes nothing from
@@ -140,9 +150,8 @@ impl Drop for Hold<'_> {
         let mut space = self.store.space.lock();
         space.holds -= 1;
         if space.holds == 0 {
-            for extent in std::mem::take(&mut space.held) {
-                space.free.release(extent);
-            }
+            let held = space.held.take();
+            held.iter().flat_map(|held| held.iter()).for_each(|extent| space.free.release(extent));
         }
     }
 }
@@ -248,8 +257,9 @@ impl Store {
             retired: VecDeque::new(),
             doubtful_pages: 0,
             payload_pages: slot.pages(),
+            let_go: LetGo::default(),
             holds: 0,
-            held: Vec::new(),
+            held: None,
             holes: Holes::default(),
             can_have_holes: true,
             giving_back: false,
@@ -290,6 +300,7 @@ impl Store {
             space.next_generation = space.next_generation.max(used.saturating_add(1));
             space.free = free;
             space.end = end;
+            space.nothing_is_new();
         }
         let by_page: std::collections::BTreeMap<u32, (u32, Generation)> = owned
             .iter()
@@ -334,6 +345,7 @@ impl Store {
     pub fn resume_generations(&self, next: Generation) {
         let mut space = self.space.lock();
         space.next_generation = space.next_generation.min(next.0);
+        space.nothing_is_new();
     }
 
     /// Returns whether nothing but the newest slot itself shows that it is the newest (rule P28).
@@ -562,10 +574,12 @@ impl Store {
         // must not wait for that.
         let checkpoint_pages = self.checkpoint_pages();
         let space = self.space.lock();
-        let waiting = space.retired.iter().map(|(_, extent)| extent).chain(&space.held);
+        let retired =
+            space.retired.iter().map(|(_, extent)| u64::from(extent.pages())).sum::<u64>();
+        let held = space.held.as_ref().map_or(0, |held| held.pages());
         SpaceStats {
             free_pages: space.free.free_pages(),
-            retired_pages: waiting.map(|extent| u64::from(extent.pages())).sum(),
+            retired_pages: retired + held + space.let_go.pages().sum(),
             checkpoint_pages: checkpoint_pages + space.doubtful_pages,
             end_page: space.end,
             hole_pages: space.holes.pages(),
@@ -582,35 +596,10 @@ impl Store {
         let space = self.space.lock();
         let covers =
             |extent: &Extent| (extent.page.0..extent.page.0 + extent.pages()).contains(&page.0);
-        let mut waiting = space.retired.iter().map(|(_, extent)| extent).chain(&space.held);
-        space.free.contains(page) || waiting.any(covers)
-    }
-
-    /// Writes sealed pages that no reader can reach yet, which lie in `buf` in this ascending
-    /// order. A torn one is never read, so they need no protection. Adjacent pages are written
-    /// together.
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`.
-    pub fn write_fresh(
-        &self,
-        pages: &[PageNumber],
-        buf: &AlignedBuf,
-        purpose: Purpose,
-    ) -> Result<()> {
-        self.write_runs(&runs_of(pages, &buf.bytes()[..pages.len() * PAGE_BYTES]), purpose)
-    }
-
-    /// Does the same as [`Store::write_fresh`] for runs of adjacent pages.
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`.
-    pub fn write_runs(&self, runs: &[(PageNumber, &[u8])], purpose: Purpose) -> Result<()> {
-        self.options.poison.check()?;
-        let mut batch: Vec<Transfer<'_>> =
-            runs.iter().map(|(page, blocks)| Transfer::write(blocks, page.offset())).collect();
-        self.file.transfer(&mut batch, purpose);
-        batch.into_iter().try_for_each(|transfer| transfer.result)
+        space.free.contains(page)
+            || space.let_go.contains(page)
+            || space.held.as_ref().is_some_and(|held| held.contains(page))
+            || space.retired.iter().any(|(_, extent)| covers(extent))
     }
 
     /// Overwrites sealed pages in place, protected from tearing. They lie as [`Store::write_fresh`]
@@ -627,7 +616,7 @@ impl Store {
         self.end_recovery()?;
         let bytes = &mut buf.bytes_mut()[..pages.len() * PAGE_BYTES];
         if !self.options.double_write {
-            return self.write_over(&runs_of(pages, bytes), purpose);
+            return self.write_over(&runs_of(pages, 0, bytes), purpose);
         }
         let chunks = pages.chunks(HALF_PAGES).zip(bytes.chunks_mut(HALF_PAGES * PAGE_BYTES));
         for (pages, bytes) in chunks {
@@ -639,7 +628,7 @@ impl Store {
             }
             double_write.protect(&*self.file, bytes)?;
             self.sync(Purpose::DOUBLE_WRITE)?;
-            self.write_over(&runs_of(pages, bytes), purpose)?;
+            self.write_over(&runs_of(pages, 0, bytes), purpose)?;
         }
         Ok(())
     }
@@ -881,7 +870,8 @@ impl Store {
 pub struct SpaceStats {
     /// Free pages.
     pub free_pages: u64,
-    /// Pages whose freeing is not durable yet, or that a backup holds.
+    /// Pages whose freeing is not durable yet, that were let go and wait for a slot, or that a
+    /// backup holds.
     pub retired_pages: u64,
     /// Pages of the newest checkpoint's payload.
     pub checkpoint_pages: u64,
@@ -889,17 +879,4 @@ pub struct SpaceStats {
     pub end_page: u32,
     /// Free pages that are known to be holes.
     pub hole_pages: u64,
-}
-
-/// Returns the runs of adjacent pages, with their bytes, which lie in the same order.
-fn runs_of<'a>(pages: &[PageNumber], bytes: &'a [u8]) -> Vec<(PageNumber, &'a [u8])> {
-    let mut left = bytes;
-    pages
-        .chunk_by(|one, next| one.0.checked_add(1) == Some(next.0))
-        .map(|run| {
-            let (here, rest) = left.split_at(run.len() * PAGE_BYTES);
-            left = rest;
-            (run[0], here)
-        })
-        .collect()
 }

@@ -18,7 +18,6 @@
 
 use std::slice;
 
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::RwLockReadGuard;
 use spinney_base::{Generation, PageNumber, Result, ValueRef};
 use spinney_engine::OwnedValue;
@@ -233,7 +232,8 @@ impl Wanted for Round<'_> {
         Some((page, generation))
     }
 
-    fn came(&mut self, index: usize, block: &[u8; PAGE_BYTES]) -> Result<()> {
+    fn came(&mut self, index: usize, block: &[u8]) -> Result<()> {
+        let block = block.first_chunk().expect("data pages are blocks of one page");
         let view = self.tree.shape.check_layout(self.pages[index], block)?;
         for asked in 0..self.asked.len() {
             let Asked { key, first, pages, answered } = &mut self.asked[asked];

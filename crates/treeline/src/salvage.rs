@@ -295,7 +295,10 @@ impl KeyspaceSalvage for Salvage {
                 Ok((Stray { found, lower, upper }, origin))
             };
             let found = match header {
-                Ok(header) if BlockKind::DATA.reads(header.kind) => read(header, block),
+                Ok(header) if BlockKind::DATA.reads(header.kind) => {
+                    let page = block.first_chunk().expect("data pages are blocks of one page");
+                    read(header, page)
+                }
                 Ok(_) => return,
                 Err(damage) => match copies.get(&page) {
                     Some((header, copy)) => read(*header, copy),
