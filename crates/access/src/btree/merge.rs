@@ -1,0 +1,296 @@
+//! Bringing changes home: all changes of a leaf's keys at once, in the order of the keys.
+
+use spinney_base::shim::thread;
+use spinney_base::{Result, ValueRef};
+use spinney_leaf::{Entry, Image, Leaf, Records};
+
+use crate::btree::BTree;
+use crate::btree::descend::{Node, entry_for, place_at};
+use crate::btree::reshape::{Reshaped, compact};
+use crate::pages::{LARGE, PageKind, leaf_of};
+use crate::place::Place;
+
+/// Part of a page below which it is joined with a neighbour, one in this many.
+const SPARSE_PART: usize = 4;
+
+/// A change that comes home.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The new value, or the pointer to it; `None` removes the key.
+    pub value: Option<ValueRef<'a>>,
+}
+
+/// What bringing changes home took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Leaves that changed.
+    pub leaves: u64,
+    /// Records that came or went, less those that were there before.
+    pub records: i64,
+}
+
+/// Told of each change once its page in memory has it, with the pointer to the large value that it replaced,
+/// if it did.
+pub type Home<'h> = dyn FnMut(&Change<'_>, Option<&[u8]>) + 'h;
+
+/// How a leaf took changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Took {
+    /// All of them.
+    All,
+    /// So many; the next has no room.
+    UpTo(usize),
+    /// All, and it is sparse now.
+    Sparse,
+    /// None: it has changed meanwhile, or is in no frame.
+    Nothing,
+}
+
+impl BTree {
+    /// Brings changes home, whose keys ascend strictly. Nobody else changes records in their ranges
+    /// meanwhile (rule H17).
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned`, `Io` or `Corruption`. `home` was told of those that came home before.
+    pub fn merge(&self, changes: &[Change<'_>], home: &mut Home<'_>) -> Result<Merged> {
+        let (mut rest, mut merged) = (changes, Merged::default());
+        while let Some(first) = rest.first() {
+            let node = self.descend(first.key, 0)?.expect("every tree has leaves");
+            let Some(count) = self.count_of_leaf(&node, rest) else { continue };
+            let (mine, others) = rest.split_at(count);
+            match self.merge_in_place(&node, mine, home, &mut merged) {
+                Took::All => rest = others,
+                Took::Sparse => {
+                    rest = others;
+                    self.join(first.key, 0)?;
+                }
+                Took::UpTo(done) => {
+                    let done = done + self.merge_anew(&mine[done..], home, &mut merged)?;
+                    rest = &rest[done..];
+                }
+                Took::Nothing => self.make_editable(&node)?,
+            }
+        }
+        Ok(merged)
+    }
+
+    /// The number of changes, of the first ones, whose keys a leaf is for; `None` if it has changed.
+    fn count_of_leaf(&self, node: &Node<'_>, changes: &[Change<'_>]) -> Option<usize> {
+        let mut upper = Vec::new();
+        let has_upper = node.leaf().upper(&mut upper);
+        let count = changes.partition_point(|change| !has_upper || change.key < &upper[..]);
+        self.pages.is_valid(node.look.sight()).then_some(count)
+    }
+
+    /// Changes a leaf where it lies.
+    fn merge_in_place(
+        &self,
+        node: &Node<'_>,
+        changes: &[Change<'_>],
+        home: &mut Home<'_>,
+        merged: &mut Merged,
+    ) -> Took {
+        let Some(mut edit) = self.pages.edit(node.look.sight()) else { return Took::Nothing };
+        let leaf = leaf_of(edit.words());
+        let (mut replaced, mut done) = (Vec::new(), 0);
+        for change in changes {
+            replaced.clear();
+            let Some(more) = put(leaf, change, &mut replaced) else { break };
+            home(change, (!replaced.is_empty()).then_some(&replaced));
+            merged.records += more;
+            done += 1;
+        }
+        if done == 0 {
+            edit.release_unchanged();
+            return Took::UpTo(0);
+        }
+        let took = match done == changes.len() {
+            false => Took::UpTo(done),
+            true if is_sparse(leaf) => Took::Sparse,
+            true => Took::All,
+        };
+        merged.leaves += 1;
+        edit.mark_dirty();
+        took
+    }
+
+    /// Brings the first changes home whose leaf has no room for them, by new leaves. Returns how many.
+    fn merge_anew(
+        &self,
+        changes: &[Change<'_>],
+        home: &mut Home<'_>,
+        merged: &mut Merged,
+    ) -> Result<usize> {
+        loop {
+            let node = self.descend(changes[0].key, 0)?.expect("every tree has leaves");
+            let image = Image::of(node.leaf(), |_| 0);
+            let Some(count) = self.count_of_leaf(&node, changes) else { continue };
+            let mine = &changes[..count];
+            let (records, replaced) = with_changes(&image.records, mine);
+            let more = records.len() as i64 - image.records.len() as i64;
+            let image = Image::new(records, image.bounds(), self.pages.leaf_words());
+            match self.reshape(0, &[node.seen()], &image, 1)? {
+                Reshaped::Again => self.make_editable(&node)?,
+                Reshaped::Done => {
+                    for (change, replaced) in mine.iter().zip(&replaced) {
+                        home(change, replaced.as_deref());
+                    }
+                    merged.leaves += 1;
+                    merged.records += more;
+                    return Ok(count);
+                }
+            }
+        }
+    }
+
+    /// Waits for whoever changes a page; where it has no frame, changed pages are written, so that it gets
+    /// one.
+    fn make_editable(&self, node: &Node<'_>) -> Result<()> {
+        if !node.look.is_cached() {
+            self.write_back(usize::MAX)?;
+        }
+        thread::yield_now();
+        Ok(())
+    }
+
+    /// Joins a sparse page with a neighbour under the same parent, if both fit into one, and takes away a
+    /// root that has one child. Whatever has changed meanwhile is left for the next change.
+    fn join(&self, key: &[u8], level: u8) -> Result<()> {
+        let Some(parent) = self.descend(key, level + 1)? else { return Ok(()) };
+        let (node, at) = (parent.leaf(), entry_for(parent.leaf(), key));
+        let count = node.len();
+        let left = if at + 1 < count { at } else { at.saturating_sub(1) };
+        let (first, second) = (place_at(node, left), place_at(node, left + 1));
+        let (Some(first), true) = (first, self.pages.is_valid(parent.look.sight())) else {
+            return Ok(());
+        };
+        let Some(second) = second.filter(|_| count > 1) else {
+            return self.lower_root(&parent, first);
+        };
+        let kind = PageKind::of_level(level);
+        let looked = (self.pages.look(first, kind), self.pages.look(second, kind));
+        if !self.pages.is_valid(parent.look.sight()) {
+            return Ok(());
+        }
+        let looks = (looked.0?, looked.1?);
+        let mut both = Image::of(leaf_of(looks.0.words()), |_| 0);
+        both.add(leaf_of(looks.1.words()), |_| 0);
+        let sights = (looks.0.sight(), looks.1.sight());
+        let is_valid = self.pages.is_valid(sights.0) && self.pages.is_valid(sights.1);
+        let fits = is_valid && both.all_words() <= self.pages.leaf_words() / 2 && both.fits(&[0], &[]);
+        if !fits {
+            return Ok(());
+        }
+        let old = [(sights.0, first), (sights.1, second)];
+        if self.reshape(level, &old, &both, 1)? == Reshaped::Done {
+            let Some(parent) = self.descend(key, level + 1)? else { return Ok(()) };
+            if parent.leaf().len() == 1 || is_sparse(parent.leaf()) {
+                return self.join(key, level + 1).and_then(|()| self.lower_root_of(key, level + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the root away if it has one child.
+    fn lower_root_of(&self, key: &[u8], level: u8) -> Result<()> {
+        let Some(node) = self.descend(key, level)? else { return Ok(()) };
+        match (node.leaf().len(), place_at(node.leaf(), 0)) {
+            (1, Some(child)) if self.pages.is_valid(node.look.sight()) => {
+                self.lower_root(&node, child)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the only child of a root be the root.
+    fn lower_root(&self, node: &Node<'_>, child: Place) -> Result<()> {
+        let seen = self.root.see();
+        if seen.place != node.place || node.level == 0 {
+            return Ok(());
+        }
+        let _shape = self.pages.gate.enter();
+        let Some(root) = self.root.edit(seen) else { return Ok(()) };
+        match self.pages.edit(node.look.sight()) {
+            None => root.release_unchanged(),
+            Some(edit) => {
+                root.set(child, node.level - 1);
+                drop(root);
+                self.pages.remove(edit, node.place, node.level);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a page uses little of its block.
+fn is_sparse(leaf: Leaf<'_>) -> bool {
+    leaf.live() + leaf.len() < leaf.block_words() / SPARSE_PART
+}
+
+/// Makes a change in a held leaf, and appends the pointer that it replaces. Returns how many records came;
+/// `None` where there is no room, and nothing has changed.
+fn put(leaf: Leaf<'_>, change: &Change<'_>, replaced: &mut Vec<u8>) -> Option<i64> {
+    let found = leaf.search(change.key);
+    let Some(value) = change.value else {
+        let Ok(index) = found else { return Some(0) };
+        take_pointer(leaf, index, replaced);
+        leaf.take_out(index);
+        return Some(-1);
+    };
+    let flags = if value.large { LARGE } else { 0 };
+    let entry = Entry { key: change.key, value: value.bytes, flags };
+    let words = leaf.words_for(change.key.len(), value.bytes.len());
+    let old = found.map_or(0, |index| 1 + leaf.slot(index).words());
+    if leaf.spare_words() + old < words {
+        return None;
+    }
+    let index = match found {
+        Ok(index) => {
+            take_pointer(leaf, index, replaced);
+            if leaf.overwrite(index, entry) {
+                return Some(0);
+            }
+            leaf.take_out(index);
+            index
+        }
+        Err(index) => index,
+    };
+    if leaf.free_words() < words {
+        compact(leaf);
+    }
+    leaf.insert(index, entry);
+    Some(i64::from(found.is_err()))
+}
+
+/// Appends the pointer to a large value.
+fn take_pointer(leaf: Leaf<'_>, index: usize, out: &mut Vec<u8>) {
+    if leaf.slot(index).is(LARGE) {
+        leaf.value(leaf.slot(index), out);
+    }
+}
+
+/// Records with changes laid over them, and the pointers that each change replaces.
+fn with_changes(before: &Records, changes: &[Change<'_>]) -> (Records, Vec<Option<Vec<u8>>>) {
+    let mut after = Records::with_capacity(before.len() + changes.len(), 0);
+    let mut add = |entry: Entry<'_>| {
+        let append = |bytes| move |out: &mut Vec<u8>| out.extend_from_slice(bytes);
+        after.push((entry.flags, 0), append(entry.key), append(entry.value));
+    };
+    let (mut replaced, mut kept) = (Vec::with_capacity(changes.len()), before.iter().peekable());
+    for change in changes {
+        while let Some(entry) = kept.next_if(|entry| entry.key < change.key) {
+            add(entry);
+        }
+        let old = kept.next_if(|entry| entry.key == change.key);
+        let pointer = old.filter(|old| old.flags & LARGE != 0).map(|old| old.value.to_vec());
+        replaced.push(pointer);
+        if let Some(value) = change.value {
+            let flags = if value.large { LARGE } else { 0 };
+            add(Entry { key: change.key, value: value.bytes, flags });
+        }
+    }
+    kept.for_each(add);
+    (after, replaced)
+}

@@ -1,0 +1,27 @@
+//! Cold structures: what a keyspace keeps on disk, under a tier of hot records.
+//!
+//! ```text
+//!   place -> page and generation            pages  -> what changes in memory, where it comes to lie
+//!   gate  -> who may change the shape       write_back -> to new places, side by side
+//!   btree -> records in the order of keys   checkpoint -> a root that a slot can name
+//! ```
+//!
+//! Nothing is written in place and nothing is logged: a changed page is written to a new place, and a
+//! checkpoint's root names all places. A crash finds the tree of the last root whole.
+//!
+//! Read `pages` first, then `btree`, `write_back`, `checkpoint`.
+
+#![forbid(unsafe_code)]
+
+pub mod btree;
+mod checkpoint;
+mod gate;
+mod pages;
+mod place;
+#[cfg(test)]
+mod tests;
+mod write_back;
+
+pub use btree::{BTree, Change, Home, Merged, Walked};
+pub use checkpoint::TreeRoot;
+pub use place::Place;

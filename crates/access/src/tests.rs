@@ -1,0 +1,225 @@
+//! The tree against a map: over random changes, write-backs and checkpoints, with few frames, after crashes,
+//! and beside readers.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney_base::{KeyspaceId, Lsn, Poison, Result, ValueRef};
+use spinney_cache::Cache;
+use spinney_engine::Found;
+use spinney_extent::{Checkpoint, Store, StoreOptions};
+use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_wal::{Log, LogOptions};
+
+use crate::btree::{BTree, Change};
+use crate::checkpoint::TreeRoot;
+use crate::place::Place;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Numbers that look random and replay.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// A tree on a simulated disk.
+struct World {
+    disk: SimDisk,
+    store: Arc<Store>,
+    tree: BTree,
+}
+
+fn store_options() -> StoreOptions {
+    StoreOptions { keyspace: KeyspaceId(1), double_write: false, poison: Arc::new(Poison::new()) }
+}
+
+fn log(disk: &SimDisk) -> Arc<Log> {
+    let options =
+        LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 };
+    Log::create(&*disk.at("/log"), "wal", &options).unwrap()
+}
+
+fn payload(root: TreeRoot) -> Vec<u8> {
+    [&root.place.encode()[..], &[root.level]].concat()
+}
+
+impl World {
+    fn new(seed: u64, order: u8, frames: u64) -> World {
+        let disk = SimDisk::new(seed);
+        for path in ["/db", "/log"] {
+            disk.create_dir(Path::new(path)).unwrap();
+        }
+        let store = Store::create(&*disk.at("/db"), "k", store_options(), Lsn::ZERO).unwrap();
+        disk.sync_dir(Path::new("/db")).unwrap();
+        store.adopt(&[]).unwrap();
+        let store = Arc::new(store);
+        let tree = BTree::create(store.clone(), &cache(order, frames), order, log(&disk)).unwrap();
+        let world = World { disk, store, tree };
+        world.checkpoint().unwrap();
+        world
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.tree.checkpoint(|root| {
+            let checkpoint = Checkpoint { redo: Lsn::ZERO, structure: 0 };
+            self.store.publish(checkpoint, &payload(root), || Ok(()))
+        })
+    }
+
+    /// Opens what a crash left.
+    fn reopened(&self, disk: SimDisk, order: u8, frames: u64) -> World {
+        let (store, _, payload) = Store::open(&*disk.at("/db"), "k", store_options()).unwrap();
+        let (place, level) = payload.split_first_chunk::<8>().unwrap();
+        let root = TreeRoot { place: Place::decode(*place), level: level[0] };
+        let store = Arc::new(store);
+        disk.create_dir(Path::new("/log")).ok();
+        let tree = BTree::open(store.clone(), &cache(order, frames), order, log_again(&disk), root);
+        let mut owned = Vec::new();
+        tree.owned(&mut |extent, generation| owned.push((extent, generation))).unwrap();
+        store.adopt(&owned).unwrap();
+        World { disk, store, tree }
+    }
+
+    fn check(&self, model: &Model) {
+        let mut found = Model::new();
+        let walked = self
+            .tree
+            .walk(&mut |key, value, flags| {
+                assert_eq!(flags, 0);
+                assert!(found.insert(key.to_vec(), value.to_vec()).is_none());
+            })
+            .unwrap();
+        assert_eq!(walked.records, model.len() as u64);
+        assert!(found == *model, "another map");
+        // Every page is owned by the tree, free, or waits for a slot.
+        let mut owned = Vec::new();
+        self.tree.owned(&mut |extent, _| owned.push(extent)).unwrap();
+        self.store.audit(owned, self.store.payload_pages()).unwrap();
+    }
+
+    /// Brings changes home that ascend.
+    fn merge(&self, changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Result<()> {
+        let all: Vec<Change<'_>> = changes
+            .iter()
+            .map(|(key, value)| Change { key, value: value.as_deref().map(ValueRef::inline) })
+            .collect();
+        let mut home = 0;
+        self.tree.merge(&all, &mut |change, replaced| {
+            assert_eq!((change.key, replaced), (all[home].key, None));
+            home += 1;
+        })?;
+        assert_eq!(home, all.len());
+        Ok(())
+    }
+}
+
+fn cache(order: u8, frames: u64) -> Arc<Cache> {
+    Cache::with_frames(frames * ((4096 << order) + 64) + 8192, order.into())
+}
+
+fn log_again(disk: &SimDisk) -> Arc<Log> {
+    let name = format!("/log{}", disk.files().len());
+    disk.create_dir(Path::new(&name)).unwrap();
+    let options =
+        LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 };
+    Log::create(&*disk.at(&name), "wal", &options).unwrap()
+}
+
+fn key(random: &mut Random, keys: u64) -> Vec<u8> {
+    let number = random.below(keys);
+    let mut key = format!("k{:03}/", number % 40).into_bytes();
+    key.extend(number.to_be_bytes());
+    // Some are long, so that parents fill up.
+    key.extend(std::iter::repeat_n(b'x', if number % 50 == 0 { 400 } else { 0 }));
+    key
+}
+
+fn changes(
+    random: &mut Random,
+    (keys, bytes): (u64, u64),
+    removes: u64,
+) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+    let count = 1 + random.below(60);
+    (0..count)
+        .map(|_| {
+            let key = key(random, keys);
+            let length = random.below(bytes) as usize;
+            let value = (random.below(10) >= removes).then(|| vec![length as u8; length]);
+            (key, value)
+        })
+        .collect()
+}
+
+fn apply(model: &mut Model, changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => _ = model.insert(key, value),
+            None => _ = model.remove(&key),
+        }
+    }
+}
+
+/// Changes, write-backs, checkpoints and crashes: the tree is the map, and after a crash what it was at some
+/// moment since the last checkpoint began, for each leaf alone.
+fn model_test(seed: u64, order: u8, frames: u64, rounds: usize) {
+    let mut random = Random(seed);
+    let mut world = World::new(seed, order, frames);
+    let mut model = Model::new();
+    let (keys, bytes) = ([200, 3000, 20_000][seed as usize % 3], [20, 150, 700][seed as usize / 3 % 3]);
+    let mut durable = Model::new();
+    for round in 0..rounds {
+        // It grows, and shrinks again.
+        let removes = if round % 400 < 250 { 2 } else { 9 };
+        match random.below(100) {
+            0..80 => {
+                let some = changes(&mut random, (keys, bytes), removes);
+                world.merge(&some).unwrap();
+                apply(&mut model, some);
+            }
+            80..90 => _ = world.tree.write_back(random.below(30) as usize).unwrap(),
+            90..95 => {
+                world.checkpoint().unwrap();
+                durable.clone_from(&model);
+            }
+            95..97 if round > 20 => {
+                let modes = [CrashMode::Torn512, CrashMode::Torn4K, CrashMode::KeepAll, CrashMode::LoseAll];
+                let mode = modes[random.below(4) as usize];
+                // Nothing is lost of a checkpoint, and nothing comes back from later.
+                let disk = world.disk.crash(mode);
+                world = world.reopened(disk, order, frames);
+                model.clone_from(&durable);
+                world.check(&model);
+            }
+            _ => {
+                let key = key(&mut random, keys);
+                let mut value = Vec::new();
+                let found = world.tree.get(&key, &mut value).unwrap();
+                let expected = model.get(&key);
+                assert_eq!(found == Found::Inline, expected.is_some(), "seed {seed}, round {round}");
+                assert_eq!(value, expected.cloned().unwrap_or_default());
+            }
+        }
+        if round % 50 == 0 {
+            world.check(&model);
+        }
+    }
+    world.check(&model);
+    world.checkpoint().unwrap();
+    world.checkpoint().unwrap();
+    assert_eq!(world.store.held_back().sum(), 0);
+    world.check(&model);
+}
+
+#[test]
+fn the_tree_is_the_map() {
+    for seed in 0..12 {
+        model_test(seed, (seed % 3) as u8, [16, 60, 400][seed as usize / 4], 500);
+    }
+}
