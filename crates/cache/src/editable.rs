@@ -202,7 +202,7 @@ impl EditableFile {
     pub fn edit(&self, sight: Sight) -> Option<Edit<'_>> {
         let cache = &*self.handle.cache;
         let is_held = sight.is_cached() && cache.frames.state(sight.frame).hold_as_seen(sight.seen);
-        is_held.then_some(Edit { cache, frame: sight.frame, is_dirty: false, is_fresh: false })
+        is_held.then(|| Edit { cache, frame: sight.frame, is_dirty: false, is_fresh: false })
     }
 
     #[inline]
