@@ -1,4 +1,4 @@
-//! What a hit costs, pinned and copied, and how many misses a disk gives: `cargo run --release -p
+//! What a hit costs, pinned, copied and looked at, and how many misses a disk gives: `cargo run --release -p
 //! spinney-cache --example hits [DIRECTORY]`. The directory gets a file of 512 MiB and loses it
 //! again.
 
@@ -10,8 +10,9 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::runtime::SplitMix;
 use spinney_base::shim::thread;
 use spinney_base::{Generation, PageNumber, Result, Runtime};
-use spinney_cache::{Cache, CacheFile, FRAME_BYTES, Kind, PageId};
+use spinney_cache::{Cache, FRAME_BYTES, Kind, PageId};
 use spinney_io::{Disk, IfMissing, OpenMode, Purpose, RealDisk};
+use spinney_sync::racy;
 
 const VALUES: Kind = Kind::new(0, "values", 1);
 
@@ -42,39 +43,59 @@ fn hits(runtime: &Runtime, pages: u32) -> Result<()> {
             Ok(())
         })?;
     }
-    type Hit = fn(&CacheFile, PageId, usize, &mut [u8; 100]) -> bool;
-    let copied: Hit = |file, id, offset, out| file.copy(id, offset, out);
-    let pinned: Hit = |file, id, offset, out| {
+    let editable = Cache::with_frames(cache.bytes(), 0);
+    let editable = Arc::new(editable.editable_file());
+    for page in 0..pages {
+        drop(editable.look(id(page), |bytes| {
+            bytes.fill(page as u8);
+            Ok(())
+        })?);
+    }
+    timed(runtime, pages, "copied", &file, |file, id, offset, out| file.copy(id, offset, out));
+    timed(runtime, pages, "pinned", &file, |file, id, offset, out| {
         let Ok(page) = file.get(id, |_| Ok(())) else { return false };
         out.copy_from_slice(&page[offset..offset + 100]);
         true
-    };
-    for (name, hit) in [("copied", copied), ("pinned", pinned)] {
-        for threads in [1, 2] {
-            let before = runtime.now();
-            let running: Vec<_> = (0..threads)
-                .map(|seed| {
-                    let file = Arc::clone(&file);
-                    let body = move || {
-                        let mut random = SplitMix(seed);
-                        let mut out = [0; 100];
-                        for _ in 0..HITS {
-                            let random = random.next_u64();
-                            let page = (((random >> 32) * u64::from(pages)) >> 32) as u32;
-                            let offset = random as usize % (PAGE_BYTES - 100);
-                            assert!(hit(&file, id(page), offset, &mut out));
-                        }
-                        std::hint::black_box(out);
-                    };
-                    thread::spawn("hits", body).expect("a thread")
-                })
-                .collect();
-            running.into_iter().for_each(|thread| thread.join().expect("hits"));
-            let nanoseconds = (runtime.now() - before).as_nanos() as f64 / HITS as f64;
-            println!("{pages:>6} pages, {threads} threads, {name}: {nanoseconds:.1} ns a hit");
-        }
-    }
+    });
+    timed(runtime, pages, "looked at", &editable, |file, id, offset, out| {
+        let Ok(look) = file.look(id, |_| Ok(())) else { return false };
+        racy::copy_bytes(look.words(), offset, out);
+        file.is_valid(look.sight())
+    });
     Ok(())
+}
+
+/// Times one way of reading 100 bytes of a cached page of a file, by one thread and by two.
+fn timed<F: Send + Sync + 'static>(
+    runtime: &Runtime,
+    pages: u32,
+    name: &str,
+    file: &Arc<F>,
+    hit: impl Fn(&F, PageId, usize, &mut [u8; 100]) -> bool + Copy + Send + 'static,
+) {
+    for threads in [1, 2] {
+        let before = runtime.now();
+        let running: Vec<_> = (0..threads)
+            .map(|seed| {
+                let file = Arc::clone(file);
+                let body = move || {
+                    let mut random = SplitMix(seed);
+                    let mut out = [0; 100];
+                    for _ in 0..HITS {
+                        let random = random.next_u64();
+                        let page = (((random >> 32) * u64::from(pages)) >> 32) as u32;
+                        let offset = random as usize % (PAGE_BYTES - 100);
+                        assert!(hit(&file, id(page), offset, &mut out));
+                    }
+                    std::hint::black_box(out);
+                };
+                thread::spawn("hits", body).expect("a thread")
+            })
+            .collect();
+        running.into_iter().for_each(|thread| thread.join().expect("hits"));
+        let nanoseconds = (runtime.now() - before).as_nanos() as f64 / HITS as f64;
+        println!("{pages:>6} pages, {threads} threads, {name}: {nanoseconds:.1} ns a hit");
+    }
 }
 
 /// Misses of single pages, by one and more threads, of a file that bypasses the page cache.

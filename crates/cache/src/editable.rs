@@ -123,9 +123,10 @@ impl EditableFile {
     /// the others wait for it; a page that another thread edits is waited for as well. It counts as
     /// a use.
     ///
-    /// A miss that finds every frame in use or dirty, or whose page's number gets another owner
-    /// meanwhile, is served from memory of its own, which is always valid: it shows the page as it
-    /// was at some moment after the call began.
+    /// A miss that finds every frame in use or dirty, or whose page's number has another owner or
+    /// gets one meanwhile, is served from memory of its own, which is always valid: it shows what
+    /// `load` read. If the number has no other owner, that is the page as it was at some moment
+    /// after the call began.
     ///
     /// # Errors
     /// Errors of `load`; the page is as absent as before.
@@ -181,11 +182,10 @@ impl EditableFile {
     pub fn peek(&self, id: PageId) -> Option<Look<'_>> {
         let cache = &*self.handle.cache;
         let frame = self.handle.table.table.frame(cache.frames.unit(id.page))?;
-        let seen = cache.frames.state(frame).see();
         // If the name is not of the time of `seen`, the look will not be valid.
-        let is_it =
-            !seen.is_exclusive() && cache.frames.holds(frame, self.handle.file, id) == Holds::It;
-        is_it.then(|| self.at(frame, seen))
+        let (seen, words, holds) = cache.frames.see(frame, self.handle.file, id)?;
+        let look = || Look { words: Words::Frame(words), sight: Sight { frame, seen } };
+        (holds == Holds::It).then(look)
     }
 
     /// Returns whether the page is what it was: what was read since is of one moment, and the page

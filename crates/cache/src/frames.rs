@@ -123,7 +123,24 @@ impl Frames {
     #[inline]
     pub(crate) fn holds(&self, frame: u32, file: u32, id: PageId) -> Holds {
         let (arena, index) = self.arena(frame);
-        let words = &arena.words[index * FRAME_WORDS..][..FRAME_WORDS];
+        Self::hold(&arena.words[index * FRAME_WORDS..][..FRAME_WORDS], file, id)
+    }
+
+    /// Returns the state, the words and what the frame holds, at a state in which it is not held
+    /// exclusively; `None` if it is.
+    #[inline]
+    pub(crate) fn see(&self, frame: u32, file: u32, id: PageId) -> Option<(Seen, &[Word], Holds)> {
+        let (arena, index) = self.arena(frame);
+        let about = &arena.words[index * FRAME_WORDS..][..FRAME_WORDS];
+        let seen = State(&about[STATE]).see();
+        if seen.is_exclusive() {
+            return None;
+        }
+        Some((seen, arena.words_of(index, self.order), Self::hold(about, file, id)))
+    }
+
+    #[inline]
+    fn hold(words: &[AtomicU64], file: u32, id: PageId) -> Holds {
         // `rename` stores this word last.
         if words[KEY].load(Acquire) != key(file, id.page) {
             return Holds::Another;
@@ -217,14 +234,15 @@ impl Frames {
     #[inline]
     fn page(&self, frame: u32) -> &[Word; PAGE_WORDS] {
         let (arena, index) = self.arena(frame);
-        &arena.pages()[index]
+        let [page] = arena.frame::<1>(index);
+        page
     }
 
     /// The words of a frame of any size.
     #[inline]
     pub(crate) fn words(&self, frame: u32) -> &[Word] {
         let (arena, index) = self.arena(frame);
-        arena.pages()[index << self.order..][..1 << self.order].as_flattened()
+        arena.words_of(index, self.order)
     }
 
     /// Asks the processor for the words of a frame and for the bytes at an offset of its page.
@@ -265,16 +283,28 @@ impl Frames {
 }
 
 impl Arena {
-    /// All pages of the arena.
+    /// The words of a frame of 2^`order` pages, which is at most [`ORDER_MAX`](crate::ORDER_MAX).
+    #[inline]
+    fn words_of(&self, index: usize, order: u32) -> &[Word] {
+        match order {
+            0 => self.frame::<1>(index).as_flattened(),
+            1 => self.frame::<2>(index).as_flattened(),
+            _ => self.frame::<4>(index).as_flattened(),
+        }
+    }
+
+    /// The pages of a frame, if all frames have `PAGES`.
     #[inline]
     #[expect(unsafe_code, reason = "mapped memory is taken as atomic words")]
-    fn pages(&self) -> &[[Word; PAGE_WORDS]] {
-        let first = self.memory.as_mut_ptr().cast::<[Word; PAGE_WORDS]>();
-        // SAFETY: the mapping is private and writable, begins at a page, is of this many whole
-        // pages, and lives as long as `self`. Every bit pattern is a valid word. Nobody has a
-        // unique borrow of the bytes: they are reached through these words, and plainly only under
-        // a pin, when nobody stores.
-        unsafe { std::slice::from_raw_parts(first, self.memory.len() / PAGE_BYTES) }
+    fn frame<const PAGES: usize>(&self, index: usize) -> &[[Word; PAGE_WORDS]; PAGES] {
+        assert!((index + 1) * (PAGES * PAGE_BYTES) <= self.memory.len());
+        let first = self.memory.as_mut_ptr().cast::<[[Word; PAGE_WORDS]; PAGES]>();
+        let frame = first.wrapping_add(index);
+        // SAFETY: the mapping is private and writable, begins at a page, has at least `index + 1`
+        // times as many pages (asserted), and lives as long as `self`. Every bit pattern is a valid
+        // word. Nobody has a unique borrow of the bytes: they are reached through these words, and
+        // plainly only under a pin, when nobody stores.
+        unsafe { &*frame }
     }
 }
 

@@ -231,6 +231,8 @@ fn one_life(seed: u64) {
             98 => cache.set_bytes(frames(20, order)),
             _ => (0..world.pages.len()).for_each(|index| world.read(world.pages[index])),
         }
+        // Frames of pages that were dirty when the budget shrank go now.
+        cache.set_bytes(cache.bytes());
         let stats = cache.stats();
         assert!(stats.used_bytes <= stats.budget_bytes.max(4096 + stats.dirty_bytes), "{stats:?}");
     }
