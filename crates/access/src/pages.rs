@@ -231,6 +231,13 @@ impl CowPages {
         self.store.write_runs(&pages, purpose)
     }
 
+    /// Whether so much of the memory is dirty that pages have to be written before others become so. What
+    /// is left is for reads, and for the inner nodes above dirty pages (rule H19).
+    pub(crate) fn is_crowded(&self) -> bool {
+        let cache = self.file.cache();
+        cache.dirty_bytes() > cache.bytes() / 4 * 3
+    }
+
     /// Removes a page from memory that was taken to be changed, and that nothing names any more.
     pub(crate) fn remove(&self, edit: Edit<'_>, at: Place, level: u8) {
         self.file.forget(Self::id(at, PageKind::of_level(level)));

@@ -166,11 +166,17 @@ impl Cache {
             private: self.counters.private.load(Relaxed),
             used_bytes: self.used(),
             budget_bytes: self.bytes(),
-            dirty_bytes: self.dirty_frames() * self.frame_bytes(),
+            dirty_bytes: self.dirty_bytes(),
             written_back: self.counters.written_back.load(Relaxed),
             hot_pages: u64::from(hot),
             cold_pages: u64::from(cold),
         }
+    }
+
+    /// Returns the bytes of frames whose pages are dirty.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_frames() * self.frame_bytes()
     }
 
     /// Returns the number of frames whose pages are dirty.

@@ -13,6 +13,9 @@ use crate::place::Place;
 /// Part of a page below which it is joined with a neighbour, one in this many.
 const SPARSE_PART: usize = 4;
 
+/// Pages that the changes of one leaf fill in one step, at most.
+const PARTS_MAX: usize = 4;
+
 /// A change that comes home.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
@@ -57,6 +60,9 @@ impl BTree {
     pub fn merge(&self, changes: &[Change<'_>], home: &mut Home<'_>) -> Result<Merged> {
         let (mut rest, mut merged) = (changes, Merged::default());
         while let Some(first) = rest.first() {
+            if self.pages.is_crowded() {
+                self.write_back(usize::MAX)?;
+            }
             let node = self.descend(first.key, 0)?.expect("every tree has leaves");
             let Some(count) = self.count_of_leaf(&node, rest) else { continue };
             let (mine, others) = rest.split_at(count);
@@ -127,6 +133,7 @@ impl BTree {
             let node = self.descend(changes[0].key, 0)?.expect("every tree has leaves");
             let image = Image::of(node.leaf(), |_| 0);
             let Some(count) = self.count_of_leaf(&node, changes) else { continue };
+            let count = count.min(self.count_for_parts(changes));
             let mine = &changes[..count];
             let (records, replaced) = with_changes(&image.records, mine);
             let more = records.len() as i64 - image.records.len() as i64;
@@ -143,6 +150,17 @@ impl BTree {
                 }
             }
         }
+    }
+
+    /// The number of changes, of the first ones, that come home in one step: a step holds all new pages.
+    fn count_for_parts(&self, changes: &[Change<'_>]) -> usize {
+        let mut bytes = PARTS_MAX * self.pages.page_bytes();
+        let fits = |change: &&Change<'_>| {
+            let length = change.key.len() + change.value.map_or(0, ValueRef::len);
+            bytes = bytes.saturating_sub(length);
+            bytes > 0
+        };
+        changes.iter().take_while(fits).count().max(1)
     }
 
     /// Waits for whoever changes a page; where it has no frame, changed pages are written, so that it gets

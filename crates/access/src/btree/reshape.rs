@@ -71,6 +71,10 @@ impl BTree {
             let Some(parent) = self.descend(&image.lower, level + 1)? else {
                 return Ok(Reshaped::Again);
             };
+            if !parent.look.is_cached() {
+                self.write_back(usize::MAX)?;
+                return Ok(Reshaped::Again);
+            }
             if !has_room(parent.leaf(), &lowers[1..]) {
                 return self.divide(&parent).map(|_| Reshaped::Again);
             }
