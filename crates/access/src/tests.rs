@@ -2,12 +2,14 @@
 //! and beside readers.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use spinney_base::{KeyspaceId, Lsn, Poison, Result, ValueRef};
 use spinney_cache::Cache;
-use spinney_engine::Found;
+use spinney_engine::{Chunk, Direction, Found, ScanRequest};
 use spinney_extent::{Checkpoint, Store, StoreOptions};
 use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_wal::{Log, LogOptions};
@@ -178,12 +180,13 @@ fn model_test(seed: u64, order: u8, frames: u64, rounds: usize) {
         // It grows, and shrinks again.
         let removes = if round % 400 < 250 { 2 } else { 9 };
         match random.below(100) {
-            0..80 => {
+            0..70 => {
                 let some = changes(&mut random, (keys, bytes), removes);
                 world.merge(&some).unwrap();
                 apply(&mut model, some);
             }
-            80..90 => _ = world.tree.write_back(random.below(30) as usize).unwrap(),
+            70..78 => check_range(&world, &model, &mut random, keys),
+            78..90 => _ = world.tree.write_back(random.below(30) as usize).unwrap(),
             90..95 => {
                 world.checkpoint().unwrap();
                 durable.clone_from(&model);
@@ -217,9 +220,180 @@ fn model_test(seed: u64, order: u8, frames: u64, rounds: usize) {
     world.check(&model);
 }
 
+/// Reads a range in chunks, and compares it with what the map has.
+fn check_range(world: &World, model: &Model, random: &mut Random, keys: u64) {
+    let bound = |random: &mut Random| match random.below(5) {
+        0 => Bound::Unbounded,
+        1 | 2 => Bound::Included(key(random, keys)),
+        _ => Bound::Excluded(key(random, keys)),
+    };
+    let (lower, upper) = (bound(random), bound(random));
+    let direction =
+        if random.below(2) == 0 { Direction::Forward } else { Direction::Reverse };
+    let (wanted, most) = (1 + random.below(80) as usize, 1 + random.below(100) as usize);
+    let keys_only = random.below(4) == 0;
+    let (mut from, mut to) = (lower.clone(), upper.clone());
+    let (mut found, mut chunk) = (Vec::new(), Chunk::default());
+    loop {
+        let request = ScanRequest {
+            lower: from.as_ref().map(Vec::as_slice),
+            upper: to.as_ref().map(Vec::as_slice),
+            direction,
+            records_wanted: wanted,
+            records_max: most,
+            bytes_max: usize::MAX,
+            keys_only,
+        };
+        chunk.clear();
+        world.tree.scan(&request, &mut chunk).unwrap();
+        assert!(chunk.len() <= wanted.min(most));
+        for index in 0..chunk.len() {
+            let (key, value) = chunk.get(index);
+            found.push((key.to_vec(), value.bytes.to_vec()));
+        }
+        if chunk.finished {
+            break;
+        }
+        let last = || Bound::Excluded(found.last().expect("it is not finished").0.clone());
+        let next = chunk.resume.take().unwrap_or_else(last);
+        if direction == Direction::Forward { from = next } else { to = next }
+    }
+    let all = ScanRequest {
+        lower: lower.as_ref().map(Vec::as_slice),
+        upper: upper.as_ref().map(Vec::as_slice),
+        ..ScanRequest::FIRST_KEY
+    };
+    let value = |value: &Vec<u8>| if keys_only { Vec::new() } else { value.clone() };
+    let mut expected: Vec<_> = (model.iter())
+        .filter(|(key, _)| all.contains(key))
+        .map(|(key, bytes)| (key.clone(), value(bytes)))
+        .collect();
+    if direction == Direction::Reverse {
+        expected.reverse();
+    }
+    assert_eq!(found, expected, "{lower:?} to {upper:?}, {direction:?}");
+}
+
 #[test]
 fn the_tree_is_the_map() {
     for seed in 0..12 {
         model_test(seed, (seed % 3) as u8, [16, 60, 400][seed as usize / 4], 500);
+    }
+}
+
+/// Two threads bring changes of their own keys home, one writes back, one takes checkpoints, and readers see
+/// each version whole, none older than before, and no key missing that is always there.
+fn beside_each_other(seed: u64, order: u8, frames: u64) {
+    const KEYS: u64 = 1200;
+    let world = World::new(seed, order, frames);
+    let name = |number: u64| format!("{:05}", number * 7).into_bytes();
+    let value = |number: u64, version: u64| {
+        let length = 8 + (number * 31 + version * 57) % 300;
+        (version.to_be_bytes().into_iter().cycle().take(length as usize)).collect::<Vec<u8>>()
+    };
+    let version_of = |bytes: &[u8]| {
+        let version = u64::from_be_bytes(bytes[..8].try_into().unwrap());
+        assert!(bytes.iter().zip(version.to_be_bytes().iter().cycle()).all(|(one, other)| one == other));
+        version
+    };
+    // Every fourth key comes and goes.
+    let stays = |number: u64| number % 4 != 3;
+    let merge = |changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>| world.merge(changes).unwrap();
+    merge(&(0..KEYS).filter(|number| stays(*number)).map(|n| (name(n), Some(value(n, 0)))).collect());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for half in 0..2_u64 {
+            let (name, value, merge, done) = (&name, &value, &merge, &done);
+            scope.spawn(move || {
+                let mut random = Random(seed * 2 + half);
+                for version in 1..900_u64 {
+                    let first = half * KEYS / 2 + random.below(KEYS / 2 - 40);
+                    let some = (0..=random.below(60)).map(|_| first + random.below(40));
+                    let changes = some.map(|number| {
+                        let is_put = stays(number) || random_bit(number, version);
+                        (name(number), is_put.then(|| value(number, version)))
+                    });
+                    merge(&changes.collect());
+                }
+                done.store(true, SeqCst);
+            });
+        }
+        let (world, name, done) = (&world, &name, &done);
+        scope.spawn(move || {
+            while !done.load(SeqCst) {
+                world.tree.write_back(20).unwrap();
+            }
+        });
+        scope.spawn(move || {
+            while !done.load(SeqCst) {
+                world.checkpoint().unwrap();
+            }
+        });
+        for reader in 0..2 {
+            scope.spawn(move || {
+                let (mut random, mut seen) = (Random(seed + 100 + reader), BTreeMap::new());
+                let mut see = |key: &[u8], bytes: &[u8]| {
+                    let version = version_of(bytes);
+                    let before = seen.insert(key.to_vec(), version).unwrap_or(0);
+                    assert!(version >= before, "{key:?}: {version} after {before}");
+                };
+                while !done.load(SeqCst) {
+                    for _ in 0..20 {
+                        let number = random.below(KEYS);
+                        let mut bytes = Vec::new();
+                        match world.tree.get(&name(number), &mut bytes).unwrap() {
+                            Found::Absent => assert!(!stays(number), "key {number} is missing"),
+                            _ => see(&name(number), &bytes),
+                        }
+                    }
+                    let first = random.below(KEYS - 100);
+                    let (lower, upper) = (name(first), name(first + 100));
+                    let mut request = ScanRequest {
+                        lower: Bound::Included(&lower),
+                        upper: Bound::Excluded(&upper),
+                        records_wanted: 1000,
+                        records_max: 1000,
+                        bytes_max: usize::MAX,
+                        keys_only: false,
+                        ..ScanRequest::FIRST_KEY
+                    };
+                    if random.below(2) == 0 {
+                        request.direction = Direction::Reverse;
+                    }
+                    let mut chunk = Chunk::default();
+                    world.tree.scan(&request, &mut chunk).unwrap();
+                    let mut keys: Vec<Vec<u8>> = Vec::new();
+                    for index in 0..chunk.len() {
+                        let (key, value) = chunk.get(index);
+                        see(key, value.bytes);
+                        keys.push(key.to_vec());
+                    }
+                    if request.direction == Direction::Reverse {
+                        keys.reverse();
+                    }
+                    assert!(keys.is_sorted_by(|one, next| one < next));
+                    let there = (first..first + 100).filter(|number| stays(*number));
+                    there.for_each(|number| assert!(keys.binary_search(&name(number)).is_ok()));
+                }
+            });
+        }
+    });
+    let mut last = Model::new();
+    world.tree.walk(&mut |key, value, _| _ = last.insert(key.to_vec(), value.to_vec())).unwrap();
+    world.check(&last);
+    world.checkpoint().unwrap();
+    let reopened = world.reopened(world.disk.crash(CrashMode::LoseAll), order, frames);
+    reopened.check(&last);
+}
+
+fn random_bit(number: u64, version: u64) -> bool {
+    (number ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15)).count_ones() % 2 == 0
+}
+
+#[test]
+fn readers_miss_nothing_beside_changes() {
+    let more = std::env::var("MORE").map_or(0, |it| it.parse().unwrap());
+    for (seed, order, frames) in [(1 + more, 0, 24), (2, 0, 200), (3, 2, 16), (4, 1, 60)] {
+        beside_each_other(seed, order, frames);
     }
 }

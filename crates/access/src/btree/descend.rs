@@ -35,6 +35,29 @@ enum Parent {
     Page(Sight),
 }
 
+/// Which page of a level.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Toward<'k> {
+    /// The one that a key belongs to.
+    Key(&'k [u8]),
+    /// The last one that has keys below this.
+    Below(&'k [u8]),
+    /// The last one.
+    End,
+}
+
+impl Toward<'_> {
+    /// The entry of an inner node that leads there.
+    #[inline]
+    fn entry(self, node: Leaf<'_>) -> usize {
+        match self {
+            Toward::Key(key) => entry_for(node, key),
+            Toward::Below(key) => node.search(key).unwrap_or_else(|at| at).saturating_sub(1),
+            Toward::End => node.len().saturating_sub(1),
+        }
+    }
+}
+
 /// The entry of an inner node that leads to a key.
 #[inline]
 pub(crate) fn entry_for(node: Leaf<'_>, key: &[u8]) -> usize {
@@ -60,12 +83,21 @@ impl BTree {
     /// `Corruption` or `Io`.
     #[inline]
     pub(crate) fn descend(&self, key: &[u8], level: u8) -> Result<Option<Node<'_>>> {
+        self.descend_to(Toward::Key(key), level)
+    }
+
+    /// The same for another page of the level.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    #[inline]
+    pub(crate) fn descend_to(&self, to: Toward<'_>, level: u8) -> Result<Option<Node<'_>>> {
         loop {
             let root = self.root.see();
             if root.level < level {
                 return Ok(None);
             }
-            if let Some(node) = self.descend_from(root, key, level)? {
+            if let Some(node) = self.descend_from(root, to, level)? {
                 return Ok(Some(node));
             }
             thread::yield_now();
@@ -74,7 +106,12 @@ impl BTree {
 
     /// The same; `None` where something has changed meanwhile.
     #[inline]
-    fn descend_from(&self, root: RootSeen, key: &[u8], level: u8) -> Result<Option<Node<'_>>> {
+    fn descend_from(
+        &self,
+        root: RootSeen,
+        to: Toward<'_>,
+        level: u8,
+    ) -> Result<Option<Node<'_>>> {
         let (mut at, mut at_level, mut parent) = (root.place, root.level, Parent::Root(root));
         loop {
             let looked = self.pages.look(at, PageKind::of_level(at_level));
@@ -87,7 +124,7 @@ impl BTree {
                 return Ok(Some(Node { look, place: at, level }));
             }
             let node = leaf_of(look.words());
-            let child = place_at(node, entry_for(node, key));
+            let child = place_at(node, to.entry(node));
             if !self.pages.is_valid(look.sight()) {
                 return Ok(None);
             }

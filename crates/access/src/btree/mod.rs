@@ -33,6 +33,7 @@ pub(crate) mod descend;
 mod merge;
 mod reshape;
 mod root;
+mod scan;
 mod walk;
 
 use std::sync::Arc;
