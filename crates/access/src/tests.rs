@@ -16,6 +16,7 @@ use spinney_wal::{Log, LogOptions};
 
 use crate::btree::{BTree, Change};
 use crate::checkpoint::TreeRoot;
+use crate::pages::PageKind;
 use crate::place::Place;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -306,7 +307,7 @@ fn beside_each_other(seed: u64, order: u8, frames: u64) {
             let (name, value, merge, done) = (&name, &value, &merge, &done);
             scope.spawn(move || {
                 let mut random = Random(seed * 2 + half);
-                for version in 1..900_u64 {
+                for version in 1..400_u64 {
                     let first = half * KEYS / 2 + random.below(KEYS / 2 - 40);
                     let some = (0..=random.below(60)).map(|_| first + random.below(40));
                     let changes = some.map(|number| {
@@ -386,14 +387,24 @@ fn beside_each_other(seed: u64, order: u8, frames: u64) {
     reopened.check(&last);
 }
 
+/// Who waits at the gate with new pages in hand is not waited for.
+#[test]
+fn a_checkpoint_waits_for_no_page_that_nothing_names() {
+    let world = World::new(1, 0, 24);
+    let held = world.tree.pages.fresh(PageKind::Leaf, 2).unwrap();
+    world.checkpoint().unwrap();
+    assert_eq!(world.tree.write_back(9).unwrap(), 0);
+    drop(held);
+    world.check(&Model::new());
+}
+
 fn random_bit(number: u64, version: u64) -> bool {
     (number ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15)).count_ones() % 2 == 0
 }
 
 #[test]
 fn readers_miss_nothing_beside_changes() {
-    let more = std::env::var("MORE").map_or(0, |it| it.parse().unwrap());
-    for (seed, order, frames) in [(1 + more, 0, 24), (2, 0, 200), (3, 2, 16), (4, 1, 60)] {
+    for (seed, order, frames) in [(1, 0, 24), (2, 0, 200), (3, 2, 16), (4, 1, 60)] {
         beside_each_other(seed, order, frames);
     }
 }

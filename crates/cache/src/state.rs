@@ -2,16 +2,17 @@
 //! the version of its content.
 //!
 //! ```text
-//!  63        32 31    28 27     8 7      6   5   4   3   2   1   0
-//! +------------+--------+--------+--------+---+---+---+---+---+---+
-//! | version    | unused | pins   | unused | T | L | F | D | W | X |
-//! +------------+--------+--------+--------+---+---+---+---+---+---+
+//!  63        32 31    28 27     8     7    6   5   4   3   2   1   0
+//! +------------+--------+--------+--------+---+---+---+---+---+---+---+
+//! | version    | unused | pins   | unused | N | T | L | F | D | W | X |
+//! +------------+--------+--------+--------+---+---+---+---+---+---+---+
 //!   X  held exclusively: being filled, edited or emptied, or not in use
 //!   W  a thread waits for X to go
 //!   D  dirty: the page differs from what is on disk
 //!   F  fresh: the page was never written at its place
 //!   L  being loaded (only with X)
 //!   T  thrown out while another thread held it; the holder frees it instead of releasing it
+//!   N  new: fresh, and held by the thread that made it (only with X)
 //! ```
 //!
 //! **Invariants**
@@ -19,7 +20,7 @@
 //! 2. A thread that clears X after it stored to the frame, or empties the frame while X stays, adds
 //!    one to the version. A version does not come back while a reader copies a page: there are
 //!    2^32.
-//! 3. D, F, L and T are set for pages of editable files alone, which nobody pins. [`State::hold`]
+//! 3. D, F, L, T and N are set for pages of editable files alone, which nobody pins. [`State::hold`]
 //!    refuses a dirty frame, so the hand passes it.
 //! 4. The bit T stays until its holder frees the frame. It is set and looked for by compare-exchange
 //!    of the whole word, so a frame that was thrown out is never released.
@@ -35,11 +36,12 @@ const DIRTY: u64 = 1 << 2;
 const FRESH: u64 = 1 << 3;
 const LOADING: u64 = 1 << 4;
 const THROWN_OUT: u64 = 1 << 5;
+const NEW: u64 = 1 << 6;
 const PIN: u64 = 1 << 8;
 const PINS: u64 = ((1 << 20) - 1) << 8;
 const VERSION: u64 = 1 << 32;
 /// Bits of an empty frame's last page.
-const OF_PAGE: u64 = DIRTY | FRESH | LOADING | THROWN_OUT;
+const OF_PAGE: u64 = DIRTY | FRESH | LOADING | THROWN_OUT | NEW;
 
 /// A state word, as a thread saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,12 @@ impl Seen {
     #[must_use]
     pub(crate) fn is_fresh(self) -> bool {
         self.0 & FRESH != 0
+    }
+
+    /// Returns whether nobody had seen the page but the thread that made it.
+    #[must_use]
+    pub(crate) fn is_new(self) -> bool {
+        self.0 & NEW != 0
     }
 
     /// Returns whether the page was being loaded.
@@ -234,7 +242,7 @@ impl State<'_> {
 
     /// Notes that the holder has a page in the frame that was never written.
     pub(crate) fn begin_fresh(self) {
-        self.0.fetch_or(DIRTY | FRESH, Ordering::Release);
+        self.0.fetch_or(DIRTY | FRESH | NEW, Ordering::Release);
     }
 
     /// Releases an exclusively held frame of an editable file: with another version if the holder
@@ -249,7 +257,7 @@ impl State<'_> {
             if word & THROWN_OUT != 0 {
                 return Err(());
             }
-            let next = (word & !(EXCLUSIVE | WAITED | LOADING)).wrapping_add(if is_changed {
+            let next = (word & !(EXCLUSIVE | WAITED | LOADING | NEW)).wrapping_add(if is_changed {
                 VERSION
             } else {
                 0

@@ -94,7 +94,8 @@ impl EditableFile {
     /// Lists dirty pages of this file that the hand meets, at most `most`, and moves the hand on.
     /// Returns `false` once the hand has passed all frames. A lap from [`DirtyHand::default`] on
     /// lists every page that was marked dirty and released before it began, and was not written
-    /// back or forgotten meanwhile; pages that become dirty beside it may be missing.
+    /// back or forgotten meanwhile; pages that become dirty beside it may be missing. A fresh page
+    /// that was never released is not listed: whoever waits for its holder may be waited for.
     pub fn dirty_pages(&self, hand: &mut DirtyHand, most: usize, out: &mut Vec<DirtyPage>) -> bool {
         let cache = &*self.handle.cache;
         let end = cache.clock.lock().frames();
@@ -106,6 +107,7 @@ impl EditableFile {
                 let seen = state.see();
                 let name = cache.frames.name(hand.0).filter(|name| name.file == self.handle.file);
                 if seen.is_dirty()
+                    && !seen.is_new()
                     && let Some(id) = name.and_then(|name| cache.id(name))
                 {
                     out.push(DirtyPage { id, is_fresh: seen.is_fresh() });
