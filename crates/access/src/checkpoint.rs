@@ -108,7 +108,9 @@ impl BTree {
         let dirty: Vec<(u8, Vec<u8>)> = nodes.keys().cloned().collect();
         for (level, lower) in dirty {
             for above in level + 1..=root.level {
-                let node = self.descend(&lower, above)?.ok_or_else(|| self.damaged(root.place, "a child"))?;
+                let node = self
+                    .descend(&lower, above)?
+                    .ok_or_else(|| self.damaged(root.place, "a child"))?;
                 let mut key = Vec::new();
                 node.leaf().lower(&mut key);
                 let id = self.pages.id_of(node.place, above);
@@ -134,7 +136,8 @@ impl BTree {
             } else {
                 let parent = self.descend(&node.lower, node.level + 1)?;
                 let edit = parent.and_then(|parent| self.pages.edit(parent.look.sight()));
-                let no_frame = || Error::new(ErrorKind::Full, "an inner node has no room in memory");
+                let no_frame =
+                    || Error::new(ErrorKind::Full, "an inner node has no room in memory");
                 let mut edit = edit.ok_or_else(no_frame)?;
                 if !self.name_anew(&edit, node, to) {
                     return Err(self.damaged(from, "a parent that names it"));
@@ -162,7 +165,8 @@ impl BTree {
     /// Writes copied nodes to the places that they have.
     fn write_shape(&self, mut copies: Copies) -> Result<()> {
         let places: Vec<Place> = copies.pages.iter().map(|(node, _)| node.place()).collect();
-        let pages: Vec<(&Dirty, Sight)> = copies.pages.iter().map(|(node, sight)| (node, *sight)).collect();
+        let pages: Vec<(&Dirty, Sight)> =
+            copies.pages.iter().map(|(node, sight)| (node, *sight)).collect();
         self.write_copies(&pages, &places, &mut copies.buf)?;
         for (_, sight) in &pages {
             self.pages.file().written_back(*sight, Written::InPlace);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use spinney_base::limits::{KEY_BYTES_MAX, PAGE_BYTES};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
-use spinney_cache::{Cache, EditableFile, Edit, Kind, Look, PageId, Sight};
+use spinney_cache::{Cache, Edit, EditableFile, Kind, Look, PageId, Sight};
 use spinney_extent::header::Damage;
 use spinney_extent::{BlockHeader, BlockKind, Extent, Store};
 use spinney_io::{AlignedBuf, Purpose};

@@ -20,6 +20,7 @@ use crate::pages::PageKind;
 use crate::place::Place;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// Numbers that look random and replay.
 struct Random(u64);
@@ -107,19 +108,23 @@ impl World {
         self.store.audit(owned, 0).unwrap();
     }
 
-    /// Brings changes home that ascend.
-    fn merge(&self, changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Result<()> {
+    /// Brings changes home that ascend, and applies those to the model that came.
+    fn merge_into(&self, model: &mut Model, changes: &Changes) -> Result<()> {
         let all: Vec<Change<'_>> = changes
             .iter()
             .map(|(key, value)| Change { key, value: value.as_deref().map(ValueRef::inline) })
             .collect();
         let mut home = 0;
-        self.tree.merge(&all, &mut |change, replaced| {
+        let merged = self.tree.merge(&all, &mut |change, replaced| {
             assert_eq!((change.key, replaced), (all[home].key, None));
             home += 1;
-        })?;
-        assert_eq!(home, all.len());
-        Ok(())
+            match change.value {
+                Some(value) => _ = model.insert(change.key.to_vec(), value.bytes.to_vec()),
+                None => _ = model.remove(change.key),
+            }
+        });
+        assert!(home == all.len() || merged.is_err());
+        merged.map(|_| ())
     }
 }
 
@@ -144,11 +149,7 @@ fn key(random: &mut Random, keys: u64) -> Vec<u8> {
     key
 }
 
-fn changes(
-    random: &mut Random,
-    (keys, bytes): (u64, u64),
-    removes: u64,
-) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+fn changes(random: &mut Random, (keys, bytes): (u64, u64), removes: u64) -> Changes {
     let count = 1 + random.below(60);
     (0..count)
         .map(|_| {
@@ -160,22 +161,14 @@ fn changes(
         .collect()
 }
 
-fn apply(model: &mut Model, changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
-    for (key, value) in changes {
-        match value {
-            Some(value) => _ = model.insert(key, value),
-            None => _ = model.remove(&key),
-        }
-    }
-}
-
 /// Changes, write-backs, checkpoints and crashes: the tree is the map, and after a crash what it was at some
 /// moment since the last checkpoint began, for each leaf alone.
 fn model_test(seed: u64, order: u8, frames: u64, rounds: usize) {
     let mut random = Random(seed);
     let mut world = World::new(seed, order, frames);
     let mut model = Model::new();
-    let (keys, bytes) = ([200, 3000, 20_000][seed as usize % 3], [20, 150, 700][seed as usize / 3 % 3]);
+    let (keys, bytes) =
+        ([200, 3000, 20_000][seed as usize % 3], [20, 150, 700][seed as usize / 3 % 3]);
     let mut durable = Model::new();
     for round in 0..rounds {
         // It grows, and shrinks again.
@@ -183,8 +176,7 @@ fn model_test(seed: u64, order: u8, frames: u64, rounds: usize) {
         match random.below(100) {
             0..70 => {
                 let some = changes(&mut random, (keys, bytes), removes);
-                world.merge(&some).unwrap();
-                apply(&mut model, some);
+                world.merge_into(&mut model, &some).unwrap();
             }
             70..78 => check_range(&world, &model, &mut random, keys),
             78..90 => _ = world.tree.write_back(random.below(30) as usize).unwrap(),
@@ -193,7 +185,8 @@ fn model_test(seed: u64, order: u8, frames: u64, rounds: usize) {
                 durable.clone_from(&model);
             }
             95..97 if round > 20 => {
-                let modes = [CrashMode::Torn512, CrashMode::Torn4K, CrashMode::KeepAll, CrashMode::LoseAll];
+                let modes =
+                    [CrashMode::Torn512, CrashMode::Torn4K, CrashMode::KeepAll, CrashMode::LoseAll];
                 let mode = modes[random.below(4) as usize];
                 // Nothing is lost of a checkpoint, and nothing comes back from later.
                 let disk = world.disk.crash(mode);
@@ -206,7 +199,11 @@ fn model_test(seed: u64, order: u8, frames: u64, rounds: usize) {
                 let mut value = Vec::new();
                 let found = world.tree.get(&key, &mut value).unwrap();
                 let expected = model.get(&key);
-                assert_eq!(found == Found::Inline, expected.is_some(), "seed {seed}, round {round}");
+                assert_eq!(
+                    found == Found::Inline,
+                    expected.is_some(),
+                    "seed {seed}, round {round}"
+                );
                 assert_eq!(value, expected.cloned().unwrap_or_default());
             }
         }
@@ -229,8 +226,7 @@ fn check_range(world: &World, model: &Model, random: &mut Random, keys: u64) {
         _ => Bound::Excluded(key(random, keys)),
     };
     let (lower, upper) = (bound(random), bound(random));
-    let direction =
-        if random.below(2) == 0 { Direction::Forward } else { Direction::Reverse };
+    let direction = if random.below(2) == 0 { Direction::Forward } else { Direction::Reverse };
     let (wanted, most) = (1 + random.below(80) as usize, 1 + random.below(100) as usize);
     let keys_only = random.below(4) == 0;
     let (mut from, mut to) = (lower.clone(), upper.clone());
@@ -294,13 +290,17 @@ fn beside_each_other(seed: u64, order: u8, frames: u64) {
     };
     let version_of = |bytes: &[u8]| {
         let version = u64::from_be_bytes(bytes[..8].try_into().unwrap());
-        assert!(bytes.iter().zip(version.to_be_bytes().iter().cycle()).all(|(one, other)| one == other));
+        assert!(
+            bytes.iter().zip(version.to_be_bytes().iter().cycle()).all(|(one, other)| one == other)
+        );
         version
     };
     // Every fourth key comes and goes.
     let stays = |number: u64| number % 4 != 3;
-    let merge = |changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>| world.merge(changes).unwrap();
-    merge(&(0..KEYS).filter(|number| stays(*number)).map(|n| (name(n), Some(value(n, 0)))).collect());
+    let merge = |changes: &Changes| world.merge_into(&mut Model::new(), changes).unwrap();
+    merge(
+        &(0..KEYS).filter(|number| stays(*number)).map(|n| (name(n), Some(value(n, 0)))).collect(),
+    );
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for half in 0..2_u64 {
@@ -406,5 +406,125 @@ fn random_bit(number: u64, version: u64) -> bool {
 fn readers_miss_nothing_beside_changes() {
     for (seed, order, frames) in [(1, 0, 24), (2, 0, 200), (3, 2, 16), (4, 1, 60)] {
         beside_each_other(seed, order, frames);
+    }
+}
+
+/// Random steps until the power goes, at each of many moments: what is there afterwards is the last
+/// checkpoint, or the one that was under way.
+#[test]
+fn a_crash_leaves_a_checkpoint() {
+    let mut states = BTreeMap::new();
+    for seed in 0..60 {
+        let (order, frames) = ((seed % 3) as u8, [16, 60, 400][seed as usize / 3 % 3]);
+        let mut random = Random(seed);
+        let world = World::new(seed, order, frames);
+        world
+            .disk
+            .cut_power_at(world.disk.steps() + random.below(if seed % 2 == 0 { 60 } else { 900 }));
+        let (mut model, mut durable) = (Model::new(), [Model::new(), Model::new()]);
+        loop {
+            let result = match random.below(20) {
+                0 => {
+                    durable[1].clone_from(&model);
+                    world.checkpoint().map(|()| durable[0].clone_from(&model))
+                }
+                1..4 => world.tree.write_back(random.below(30) as usize).map(|_| ()),
+                _ => {
+                    let some = changes(&mut random, (3000, 300), 3);
+                    world.merge_into(&mut model, &some)
+                }
+            };
+            if let Err(error) = result {
+                assert!(SimDisk::is_power_cut(&error) || world.disk.power_is_off(), "{error}");
+                break;
+            }
+        }
+        world
+            .disk
+            .states_at_power_cut()
+            .into_iter()
+            .for_each(|state| *states.entry(state).or_insert(0) += 1);
+        let modes = [CrashMode::Torn512, CrashMode::Torn4K, CrashMode::KeepAll, CrashMode::LoseAll];
+        for mode in modes {
+            let left = world.reopened(world.disk.crash(mode), order, frames);
+            let mut found = Model::new();
+            left.tree
+                .walk(&mut |key, value, _| _ = found.insert(key.to_vec(), value.to_vec()))
+                .unwrap();
+            assert!(durable.contains(&found), "seed {seed}, {mode:?}: {} records", found.len());
+            left.check(&found);
+            // And it goes on.
+            left.merge_into(&mut found, &changes(&mut random, (3000, 300), 3)).unwrap();
+            left.checkpoint().unwrap();
+            left.check(&found);
+        }
+    }
+}
+
+/// A disk that is full for a while loses nothing, and goes on when there is room.
+#[test]
+fn a_full_disk_loses_nothing() {
+    let mut refused = 0;
+    for seed in 0..12 {
+        let (order, frames) = ((seed % 3) as u8, [16, 60, 400][seed as usize / 4]);
+        let mut random = Random(seed);
+        let world = World::new(seed, order, frames);
+        let mut model = Model::new();
+        for round in 0..300 {
+            match round % 60 {
+                20 => world.disk.set_capacity(Some(world.disk.used() + random.below(200_000))),
+                50 => {
+                    world.disk.set_capacity(None);
+                    world.checkpoint().unwrap();
+                    world.check(&model);
+                }
+                _ => {}
+            }
+            let result = match random.below(10) {
+                0 => world.checkpoint(),
+                1 => world.tree.write_back(20).map(|_| ()),
+                _ => {
+                    let some = changes(&mut random, (3000, 300), 3);
+                    world.merge_into(&mut model, &some)
+                }
+            };
+            if let Err(error) = result {
+                assert!(error.is_full(), "{error}");
+                refused += 1;
+            }
+            check_range(&world, &model, &mut random, 3000);
+        }
+        world.disk.set_capacity(None);
+        world.check(&model);
+        world.checkpoint().unwrap();
+        let left = world.reopened(world.disk.crash(CrashMode::LoseAll), order, frames);
+        left.check(&model);
+    }
+    assert!(refused > 100, "{refused}");
+}
+
+/// Groups of keys that share nearly all of the longest key that there is, and nothing with other groups:
+/// separators are as long as keys.
+#[test]
+fn long_separators_fit() {
+    for order in 0..3 {
+        let world = World::new(1, order, 60);
+        let mut model = Model::new();
+        for step in 0..200_u8 {
+            let group = step.wrapping_mul(77);
+            let key = |number: u8| [&[group][..], &[b'p'; 1022], &[number]].concat();
+            let some = (0..12).map(|number| (key(number * 16), Some(vec![number; 300])));
+            world.merge_into(&mut model, &some.collect()).unwrap();
+        }
+        world.check(&model);
+        let removed: Changes = model.keys().step_by(2).map(|key| (key.clone(), None)).collect();
+        world.merge_into(&mut model, &removed).unwrap();
+        world.checkpoint().unwrap();
+        world.check(&model);
+        let removed: Changes = model.keys().map(|key| (key.clone(), None)).collect();
+        world.merge_into(&mut model, &removed).unwrap();
+        world.check(&model);
+        let walked = world.tree.walk(&mut |_, _, _| {}).unwrap();
+        assert!(walked.leaves + walked.nodes < 40, "{walked:?}");
     }
 }

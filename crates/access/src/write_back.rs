@@ -42,7 +42,8 @@ impl CowPages {
     pub(crate) fn dirty(&self) -> Vec<Dirty> {
         let (mut hand, mut found) = (DirtyHand::default(), Vec::new());
         while self.file().dirty_pages(&mut hand, usize::MAX, &mut found) {}
-        let mut pages: Vec<Dirty> = found.iter().filter_map(|page| self.dirty_page(*page)).collect();
+        let mut pages: Vec<Dirty> =
+            found.iter().filter_map(|page| self.dirty_page(*page)).collect();
         pages.sort_unstable_by(|one, next| (one.level, &one.lower).cmp(&(next.level, &next.lower)));
         pages
     }
@@ -93,7 +94,9 @@ impl BTree {
     /// Writes these pages, as far as they are still there. The caller holds `writing`. Returns how many
     /// were written.
     pub(crate) fn write_pages(&self, pages: &[Dirty]) -> Result<usize> {
-        pages.chunks(BATCH_PAGES).try_fold(0, |written, batch| Ok(written + self.write_batch(batch)?))
+        pages
+            .chunks(BATCH_PAGES)
+            .try_fold(0, |written, batch| Ok(written + self.write_batch(batch)?))
     }
 
     fn write_batch(&self, batch: &[Dirty]) -> Result<usize> {
@@ -112,16 +115,25 @@ impl BTree {
                 false => new.next().expect("as many were allocated"),
             })
             .collect();
-        let written = self.write_copies(&copied, &places, &mut buf);
+        let mut written = self.write_copies(&copied, &places, &mut buf);
         for ((page, sight), place) in copied.iter().zip(&places) {
             if page.is_fresh {
                 if written.is_ok() {
                     self.pages.file().written_back(*sight, Written::InPlace);
                 }
-            } else if written.is_err() || !self.move_page(page, *place)? {
-                self.pages.let_go(*place);
-            } else {
-                self.pages.file().written_back(*sight, Written::Elsewhere);
+                continue;
+            }
+            let moved = match &written {
+                Ok(()) => self.move_page(page, *place),
+                Err(_) => Ok(false),
+            };
+            match moved {
+                Ok(true) => _ = self.pages.file().written_back(*sight, Written::Elsewhere),
+                Ok(false) => self.pages.let_go(*place),
+                Err(error) => {
+                    self.pages.let_go(*place);
+                    written = Err(error);
+                }
             }
         }
         written.map(|()| copied.len())
@@ -177,7 +189,12 @@ impl BTree {
     }
 
     /// Lets a held parent name another place of a page. Returns whether it names it at all.
-    pub(crate) fn name_anew(&self, parent: &spinney_cache::Edit<'_>, page: &Dirty, to: Place) -> bool {
+    pub(crate) fn name_anew(
+        &self,
+        parent: &spinney_cache::Edit<'_>,
+        page: &Dirty,
+        to: Place,
+    ) -> bool {
         let node = leaf_of(parent.words());
         let Ok(index) = node.search(&page.lower) else { return false };
         if place_at(node, index) != Some(page.place()) {

@@ -142,9 +142,14 @@ impl Image {
     /// Returns whether each of these parts fits into a leaf.
     #[must_use]
     pub fn fits(&self, cuts: &[usize], key: &[u8]) -> bool {
-        let lowers = self.lowers(cuts, key);
+        self.fits_between(cuts, &self.lowers(cuts, key))
+    }
+
+    /// Returns the same for parts with these lower bounds.
+    #[must_use]
+    pub fn fits_between(&self, cuts: &[usize], lowers: &[Vec<u8>]) -> bool {
         (0..cuts.len()).all(|part| {
-            let bounds = self.bounds_of(part, &lowers);
+            let bounds = self.bounds_of(part, lowers);
             let end = cuts.get(part + 1).copied().unwrap_or(self.records.len());
             let prefix = bounds.prefix();
             let records: usize = (cuts[part]..end).map(|index| self.words(index, prefix)).sum();

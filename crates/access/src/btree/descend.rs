@@ -106,12 +106,7 @@ impl BTree {
 
     /// The same; `None` where something has changed meanwhile.
     #[inline]
-    fn descend_from(
-        &self,
-        root: RootSeen,
-        to: Toward<'_>,
-        level: u8,
-    ) -> Result<Option<Node<'_>>> {
+    fn descend_from(&self, root: RootSeen, to: Toward<'_>, level: u8) -> Result<Option<Node<'_>>> {
         let (mut at, mut at_level, mut parent) = (root.place, root.level, Parent::Root(root));
         loop {
             let looked = self.pages.look(at, PageKind::of_level(at_level));

@@ -138,7 +138,7 @@ impl BTree {
             let (records, replaced) = with_changes(&image.records, mine);
             let more = records.len() as i64 - image.records.len() as i64;
             let image = Image::new(records, image.bounds(), self.pages.leaf_words());
-            match self.reshape(0, &[node.seen()], &image, 1)? {
+            match self.reshape(0, &[node.seen()], image)? {
                 Reshaped::Again => self.make_editable(&node)?,
                 Reshaped::Done => {
                     for (change, replaced) in mine.iter().zip(&replaced) {
@@ -197,12 +197,13 @@ impl BTree {
         both.add(leaf_of(looks.1.words()), |_| 0);
         let sights = (looks.0.sight(), looks.1.sight());
         let is_valid = self.pages.is_valid(sights.0) && self.pages.is_valid(sights.1);
-        let fits = is_valid && both.all_words() <= self.pages.leaf_words() / 2 && both.fits(&[0], &[]);
+        let fits =
+            is_valid && both.all_words() <= self.pages.leaf_words() / 2 && both.fits(&[0], &[]);
         if !fits {
             return Ok(());
         }
         let old = [(sights.0, first), (sights.1, second)];
-        if self.reshape(level, &old, &both, 1)? == Reshaped::Done {
+        if self.reshape(level, &old, both)? == Reshaped::Done {
             let Some(parent) = self.descend(key, level + 1)? else { return Ok(()) };
             if parent.leaf().len() == 1 || is_sparse(parent.leaf()) {
                 return self.join(key, level + 1).and_then(|()| self.lower_root_of(key, level + 1));

@@ -68,7 +68,12 @@ impl BTree {
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
-    pub fn create(store: Arc<Store>, cache: &Arc<Cache>, order: u8, log: Arc<Log>) -> Result<BTree> {
+    pub fn create(
+        store: Arc<Store>,
+        cache: &Arc<Cache>,
+        order: u8,
+        log: Arc<Log>,
+    ) -> Result<BTree> {
         let pages = CowPages::new(store, cache, order);
         let root = {
             let fresh = pages.fresh(PageKind::Leaf, 1)?.pop().expect("one was asked for");

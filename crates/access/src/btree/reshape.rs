@@ -7,16 +7,18 @@
 //! ```
 //!
 //! 1. The pages were copied, and what was seen of them is validated later.
-//! 2. New pages are allocated and written in memory; this may fail, and nothing has changed (rule H20).
-//! 3. Behind the gate, parent and old pages are taken as they were seen. If one has changed, all begins
-//!    anew.
-//! 4. The parent names the new pages; the old ones go, and their places are let go (rule H10).
+//! 2. New pages are allocated and written in memory; this may fail, and nothing has changed (rule H20). A
+//!    parent without room for their separators is spread over new pages in the same way, up to one that has
+//!    room, or to a new root.
+//! 3. Behind the gate, all old pages are taken as they were seen, and so is what names the topmost. If one has
+//!    changed, all begins anew.
+//! 4. The topmost new pages are named; the old ones go, and their places are let go (rule H10).
 //!
-//! A reader in an old page finds it changed and begins anew, and so does one that comes from the parent.
+//! A reader in an old page finds it changed and begins anew, and so does one that comes from above.
 
 use spinney_base::Result;
 use spinney_cache::{Edit, Sight};
-use spinney_leaf::{Coming, Entry, Image, Leaf};
+use spinney_leaf::{Bounds, Coming, Entry, Image, Leaf, Records, record_words};
 
 use crate::btree::BTree;
 use crate::btree::descend::{Node, place_at};
@@ -33,25 +35,37 @@ const FILL_SIXTEENTHS: usize = 14;
 #[must_use]
 pub(crate) enum Reshaped {
     Done,
-    /// Something had changed; or the parent had no room, and has it now.
+    /// Something had changed.
     Again,
 }
 
-/// What names the pages.
+/// An old page: what was seen of it, where it lies, and its level.
+type Old = (Sight, Place, u8);
+
+/// All new pages of a step, and what names the topmost.
+struct Plan<'a> {
+    fresh: Vec<Fresh<'a>>,
+    old: Vec<Old>,
+    naming: Naming<'a>,
+}
+
+/// What names the topmost new pages.
 enum Naming<'a> {
-    Root(RootSeen),
-    Page(Node<'a>),
+    /// The root: its place and level then.
+    Root(RootSeen, Place, u8),
+    /// A page: so many old entries from this lower bound on become these.
+    Page(Node<'a>, usize, Vec<(Vec<u8>, Place)>),
 }
 
 /// The same, held.
-enum NamingHeld<'a> {
+enum Held<'a> {
     Root(RootHeld<'a>),
     Page(Edit<'a>),
 }
 
 impl BTree {
-    /// Spreads `image`, which is all that `old` hold with what is to be changed, over at least `parts_min`
-    /// new pages. The old pages follow each other under one parent.
+    /// Spreads `image`, which is all that `old` hold with what is to be changed, over new pages. The old
+    /// pages follow each other under one parent.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`; nothing has changed.
@@ -59,150 +73,175 @@ impl BTree {
         &self,
         level: u8,
         old: &[(Sight, Place)],
-        image: &Image,
-        parts_min: usize,
+        image: Image,
     ) -> Result<Reshaped> {
-        let cuts = self.cuts_of(image, parts_min);
-        let lowers = image.lowers(&cuts, &[]);
-        let root = self.root.see();
-        let naming = if root.level == level {
-            Naming::Root(root)
-        } else {
-            let Some(parent) = self.descend(&image.lower, level + 1)? else {
-                return Ok(Reshaped::Again);
-            };
-            if !parent.look.is_cached() {
-                self.write_back(usize::MAX)?;
-                return Ok(Reshaped::Again);
-            }
-            if !has_room(parent.leaf(), &lowers[1..]) {
-                return self.divide(&parent).map(|_| Reshaped::Again);
-            }
-            Naming::Page(parent)
-        };
-        let mut fresh = self.fresh(PageKind::of_level(level), cuts.len())?;
-        for (part, page) in fresh.iter().enumerate() {
-            let end = cuts.get(part + 1).copied().unwrap_or(image.records.len());
-            let entries = (cuts[part]..end).map(|index| image.records.entry(index));
-            page.leaf().set_owner(level.into());
-            page.leaf().write(image.bounds_of(part, &lowers), 0, entries);
-        }
-        let above = match naming {
-            Naming::Root(_) if fresh.len() > 1 => Some(self.above(level, &fresh, &lowers, image)?),
-            _ => None,
-        };
+        let old = old.iter().map(|(sight, place)| (*sight, *place, level)).collect();
+        let Some(plan) = self.plan(level, old, image)? else { return Ok(Reshaped::Again) };
+        let Plan { fresh, old, naming } = plan;
         let _shape = self.pages.gate.enter();
-        let Some((mut naming, held)) = self.take(naming, old, &image.lower) else {
-            return Ok(Reshaped::Again);
-        };
-        match &mut naming {
-            NamingHeld::Root(root) => match &above {
-                Some(above) => root.set(above.place, level + 1),
-                None => root.set(fresh[0].place, level),
-            },
-            NamingHeld::Page(parent) => {
-                rename(leaf_of(parent.words()), old.len(), &fresh, &lowers);
+        let Some((mut above, held)) = self.take(&naming, &old) else { return Ok(Reshaped::Again) };
+        match (&mut above, &naming) {
+            (Held::Root(root), Naming::Root(_, place, level)) => root.set(*place, *level),
+            (Held::Page(parent), Naming::Page(_, count, entries)) => {
+                rename(leaf_of(parent.words()), *count, entries);
                 parent.mark_dirty();
             }
+            _ => unreachable!("it was taken as it was planned"),
         }
-        above.into_iter().chain(fresh.drain(..)).for_each(Fresh::is_named);
-        drop(naming);
-        for (edit, (_, place)) in held.into_iter().zip(old) {
-            self.pages.remove(edit, *place, level);
+        fresh.into_iter().for_each(Fresh::is_named);
+        drop(above);
+        for (edit, (_, place, level)) in held.into_iter().zip(&old) {
+            self.pages.remove(edit, *place, *level);
         }
         Ok(Reshaped::Done)
     }
 
-    /// Divides a page that has no room for what is to come.
-    ///
-    /// # Errors
-    /// As [`BTree::reshape`].
-    fn divide(&self, node: &Node<'_>) -> Result<Reshaped> {
-        let image = Image::of(node.leaf(), |_| 0);
-        if !self.pages.is_valid(node.look.sight()) {
-            return Ok(Reshaped::Again);
+    /// Makes the new pages, up to what has room to name them. `None` where something has changed.
+    fn plan(&self, level: u8, old: Vec<Old>, image: Image) -> Result<Option<Plan<'_>>> {
+        let (mut level, mut image, mut fresh) = (level, image, Vec::new());
+        let (root, mut all_old, mut old_here) = (self.root.see(), old.clone(), old);
+        loop {
+            let made = self.write_parts(level, &image)?;
+            let entries: Vec<(Vec<u8>, Place)> =
+                made.iter().map(|(lower, page)| (lower.clone(), page.place)).collect();
+            fresh.extend(made.into_iter().map(|(_, page)| page));
+            if level >= root.level {
+                if level == root.level && root.place != old_here[0].1 {
+                    return Ok(None);
+                }
+                if let [(_, place)] = entries[..] {
+                    let naming = Naming::Root(root, place, level);
+                    return Ok(Some(Plan { fresh, old: all_old, naming }));
+                }
+                image = Image::new(records_of(&entries), image.bounds(), self.pages.leaf_words());
+                level += 1;
+                continue;
+            }
+            let Some(parent) = self.descend(&image.lower, level + 1)? else { return Ok(None) };
+            if !parent.look.is_cached() {
+                self.write_back(usize::MAX)?;
+                return Ok(None);
+            }
+            let places = old_here.iter().map(|(_, place, _)| *place);
+            let Some(first) = first_entry(parent.leaf(), &image.lower, places) else {
+                return Ok(None);
+            };
+            let count = old_here.len();
+            if has_room(parent.leaf(), &entries[1..]) {
+                let naming = Naming::Page(parent, count, entries);
+                return Ok(Some(Plan { fresh, old: all_old, naming }));
+            }
+            let of_parent = Image::of(parent.leaf(), |_| 0);
+            if !self.pages.is_valid(parent.look.sight()) {
+                return Ok(None);
+            }
+            let records = replaced(&of_parent.records, (first, count), &entries);
+            image = Image::new(records, of_parent.bounds(), self.pages.leaf_words());
+            level += 1;
+            old_here = vec![(parent.look.sight(), parent.place, level)];
+            all_old.extend(&old_here);
         }
-        self.reshape(node.level, &[node.seen()], &image, 2)
     }
 
-    /// A root above pages that were one.
-    fn above(
-        &self,
-        level: u8,
-        pages: &[Fresh<'_>],
-        lowers: &[Vec<u8>],
-        image: &Image,
-    ) -> Result<Fresh<'_>> {
-        let above = self.fresh(PageKind::Inner, 1)?.pop().expect("one was asked for");
-        let places: Vec<[u8; PLACE_BYTES]> = pages.iter().map(|page| page.place.encode()).collect();
-        let entries = lowers.iter().zip(&places);
-        let entries = entries.map(|(key, value)| Entry { key, value, flags: 0 });
-        above.leaf().set_owner(u64::from(level) + 1);
-        above.leaf().write(image.bounds(), 0, entries);
-        Ok(above)
+    /// Writes an image to new pages of a level. Returns each with its lower bound.
+    fn write_parts(&self, level: u8, image: &Image) -> Result<Vec<(Vec<u8>, Fresh<'_>)>> {
+        let (cuts, lowers) = match level {
+            0 => self.leaf_parts(image),
+            _ => self.node_parts(image),
+        };
+        let fresh = self.fresh(PageKind::of_level(level), cuts.len())?;
+        for (part, page) in fresh.iter().enumerate() {
+            let end = cuts.get(part + 1).copied().unwrap_or(image.records.len());
+            let entries = (cuts[part]..end).map(|index| image.records.entry(index));
+            let mut bounds = image.bounds_of(part, &lowers);
+            if level > 0 {
+                bounds = self.node_bounds(bounds.lower, bounds.upper);
+            }
+            page.leaf().set_owner(level.into());
+            page.leaf().write(bounds, 0, entries);
+        }
+        Ok(lowers.into_iter().zip(fresh).collect())
     }
 
     /// Takes all that changes, if it is as it was seen.
-    fn take<'a>(
-        &'a self,
-        naming: Naming<'a>,
-        old: &[(Sight, Place)],
-        lower: &[u8],
-    ) -> Option<(NamingHeld<'a>, Vec<Edit<'a>>)> {
-        let naming = match naming {
-            Naming::Root(seen) => {
-                let held = self.root.edit(seen)?;
-                if seen.place != old[0].1 {
-                    held.release_unchanged();
-                    return None;
-                }
-                NamingHeld::Root(held)
-            }
-            Naming::Page(parent) => {
-                let edit = self.pages.edit(parent.look.sight())?;
-                let (node, first) = (leaf_of(edit.words()), leaf_of(edit.words()).search(lower));
-                let names = |(index, (_, place)): (usize, &(Sight, Place))| {
-                    first.is_ok_and(|first| place_at(node, first + index) == Some(*place))
-                };
-                if !old.iter().enumerate().all(names) {
-                    edit.release_unchanged();
-                    return None;
-                }
-                NamingHeld::Page(edit)
-            }
+    fn take<'a>(&'a self, naming: &Naming<'a>, old: &[Old]) -> Option<(Held<'a>, Vec<Edit<'a>>)> {
+        let above = match naming {
+            Naming::Root(seen, ..) => Held::Root(self.root.edit(*seen)?),
+            Naming::Page(parent, ..) => Held::Page(self.pages.edit(parent.look.sight())?),
         };
         let mut held = Vec::with_capacity(old.len());
-        for (sight, _) in old {
-            if let Some(edit) = self.pages.edit(*sight) {
-                held.push(edit);
-            }
+        for (sight, ..) in old {
+            held.extend(self.pages.edit(*sight));
         }
         if held.len() == old.len() {
-            return Some((naming, held));
+            return Some((above, held));
         }
         held.into_iter().for_each(Edit::release_unchanged);
-        match naming {
-            NamingHeld::Root(root) => root.release_unchanged(),
-            NamingHeld::Page(parent) => parent.release_unchanged(),
+        match above {
+            Held::Root(root) => root.release_unchanged(),
+            Held::Page(parent) => parent.release_unchanged(),
         }
         None
     }
 
-    /// Where new pages begin.
-    fn cuts_of(&self, image: &Image, parts_min: usize) -> Vec<usize> {
+    /// Where new leaves begin, and their lower bounds.
+    fn leaf_parts(&self, image: &Image) -> (Vec<usize>, Vec<Vec<u8>>) {
         let room = self.pages.leaf_words() * FILL_SIXTEENTHS / 16;
         let words = image.all_words();
-        if parts_min <= 1 && words <= room && image.fits(&[0], &[]) {
-            return vec![0];
-        }
-        let nothing = Coming { key: &[], words: 0 };
-        let least = words.div_ceil(room).max(parts_min);
-        let mut parts = least..=image.records.len();
-        let cuts = parts.find_map(|parts| image.cuts(parts, nothing));
-        cuts.expect("each record fits into a page of its own")
+        let cuts = if words <= room && image.fits(&[0], &[]) {
+            vec![0]
+        } else {
+            let nothing = Coming { key: &[], words: 0 };
+            let mut parts = words.div_ceil(room)..=image.records.len();
+            let cuts = parts.find_map(|parts| image.cuts(parts, nothing));
+            cuts.expect("each record fits into a page of its own")
+        };
+        let lowers = image.lowers(&cuts, &[]);
+        (cuts, lowers)
     }
 
-    /// Allocates new pages; where no frame is left, changed pages are written first.
+    /// Where new inner nodes begin. The lower bound of each is the key of its first entry: a shorter
+    /// separator would lead keys there that belong to the child before.
+    fn node_parts(&self, image: &Image) -> (Vec<usize>, Vec<Vec<u8>>) {
+        let room = self.pages.leaf_words() * FILL_SIXTEENTHS / 16;
+        let (count, words) = (image.records.len(), image.all_words());
+        let each = words.div_ceil(words.div_ceil(room).max(1));
+        let mut cuts = vec![0];
+        let mut of_part = 0;
+        for index in 0..count {
+            let begin = *cuts.last().expect("there is one");
+            if index > begin && (of_part >= each || !self.node_fits(image, begin, index + 1)) {
+                cuts.push(index);
+                of_part = 0;
+            }
+            of_part += 1 + record_words(image.records.key(index).len(), PLACE_BYTES);
+        }
+        let lower = |cut: &usize| match cut {
+            0 => image.lower.clone(),
+            _ => image.records.key(*cut).to_vec(),
+        };
+        let lowers = cuts.iter().map(lower).collect();
+        (cuts, lowers)
+    }
+
+    /// Whether entries of an image fit into one node.
+    fn node_fits(&self, image: &Image, begin: usize, end: usize) -> bool {
+        let lower = if begin == 0 { &image.lower } else { image.records.key(begin) };
+        let next = (end < image.records.len()).then(|| image.records.key(end));
+        let bounds = self.node_bounds(lower, next.or(image.upper.as_deref()));
+        let prefix = bounds.prefix();
+        let words = |index| 1 + record_words(image.records.key(index).len() - prefix, PLACE_BYTES);
+        bounds.words() + (begin..end).map(words).sum::<usize>() <= self.pages.leaf_words()
+    }
+
+    /// The bounds that an inner node keeps. Long ones would leave no room for two entries, so the upper one
+    /// is left out: it only tells what all keys share.
+    fn node_bounds<'b>(&self, lower: &'b [u8], upper: Option<&'b [u8]>) -> Bounds<'b> {
+        let most = self.pages.page_bytes() / 8;
+        Bounds { lower, upper: upper.filter(|upper| lower.len() + upper.len() <= most) }
+    }
+
+    /// Allocates new pages; where no frame is left, dirty pages are written first.
     fn fresh(&self, kind: PageKind, count: usize) -> Result<Vec<Fresh<'_>>> {
         match self.pages.fresh(kind, count) {
             Err(error) if error.is_full() => {
@@ -214,28 +253,63 @@ impl BTree {
     }
 }
 
-/// Whether a parent has room for entries of these keys, beside those that it has.
-fn has_room(parent: Leaf<'_>, lowers: &[Vec<u8>]) -> bool {
-    // Keys lose what all keys of the parent share. A reader that lost a race is told by its sight.
-    let words = lowers.iter().map(|lower| parent.words_for(lower.len(), PLACE_BYTES));
-    parent.spare_words() >= words.sum()
+/// The entry of the first of these pages, if a node names all of them one behind the other.
+fn first_entry(
+    node: Leaf<'_>,
+    lower: &[u8],
+    mut places: impl Iterator<Item = Place>,
+) -> Option<usize> {
+    let first = node.search(lower).ok()?;
+    let names_all = (first..).zip(&mut places).all(|(at, place)| place_at(node, at) == Some(place));
+    names_all.then_some(first)
 }
 
-/// Lets a held parent name new pages instead of `old` ones.
-fn rename(parent: Leaf<'_>, old: usize, fresh: &[Fresh<'_>], lowers: &[Vec<u8>]) {
-    let first = parent.search(&lowers[0]).expect("it was looked for");
-    (1..old).for_each(|_| parent.take_out(first + 1));
-    let places: Vec<[u8; PLACE_BYTES]> = fresh.iter().map(|page| page.place.encode()).collect();
-    let entry = |part: usize| Entry { key: &lowers[part], value: &places[part], flags: 0 };
-    let is_done = parent.overwrite(first, entry(0));
-    debug_assert!(is_done, "a place is as long as another");
-    for part in 1..fresh.len() {
-        let entry = entry(part);
-        if parent.free_words() < parent.words_for(entry.key.len(), PLACE_BYTES) {
-            compact(parent);
+/// Whether a node has room for more entries.
+fn has_room(node: Leaf<'_>, entries: &[(Vec<u8>, Place)]) -> bool {
+    let words = entries.iter().map(|(lower, _)| node.words_for(lower.len(), PLACE_BYTES));
+    node.spare_words() >= words.sum()
+}
+
+/// Lets a held node name new pages instead of `old` ones.
+fn rename(node: Leaf<'_>, old: usize, entries: &[(Vec<u8>, Place)]) {
+    let first = node.search(&entries[0].0).expect("it was looked for");
+    (1..old).for_each(|_| node.take_out(first + 1));
+    node.set_value(first, &entries[0].1.encode());
+    for (part, (lower, place)) in entries.iter().enumerate().skip(1) {
+        let entry = Entry { key: lower, value: &place.encode(), flags: 0 };
+        if node.free_words() < node.words_for(lower.len(), PLACE_BYTES) {
+            compact(node);
         }
-        parent.insert(first + part, entry);
+        node.insert(first + part, entry);
     }
+}
+
+fn push(records: &mut Records, key: &[u8], value: &[u8]) {
+    records.push((0, 0), |out| out.extend_from_slice(key), |out| out.extend_from_slice(value));
+}
+
+/// The entries of a node of these pages alone.
+fn records_of(entries: &[(Vec<u8>, Place)]) -> Records {
+    let mut records = Records::default();
+    entries.iter().for_each(|(lower, place)| push(&mut records, lower, &place.encode()));
+    records
+}
+
+/// Entries of a node of which some are replaced.
+fn replaced(
+    before: &Records,
+    (first, count): (usize, usize),
+    entries: &[(Vec<u8>, Place)],
+) -> Records {
+    let mut records = Records::default();
+    let keep = |records: &mut Records, index| {
+        let entry = before.entry(index);
+        push(records, entry.key, entry.value);
+    };
+    (0..first).for_each(|index| keep(&mut records, index));
+    entries.iter().for_each(|(lower, place)| push(&mut records, lower, &place.encode()));
+    (first + count..before.len()).for_each(|index| keep(&mut records, index));
+    records
 }
 
 /// Rewrites a held page, so that all of its unused words lie together.

@@ -80,14 +80,15 @@ impl BTree {
             if leaf.owner() != u64::from(level) {
                 return Err(self.damaged(at, &format!("level {level}")));
             }
-            let children =
-                if level > 0 { self.children(leaf, at, level)? } else { Vec::new() };
+            let children = if level > 0 { self.children(leaf, at, level)? } else { Vec::new() };
             walked.words += if level == 0 { (leaf.live() + leaf.len()) as u64 } else { 0 };
             leaf.check(crate::pages::LARGE, 0)
                 .map_err(|wrong| self.damaged(at, &wrong.expected))?;
             (Image::of(leaf, |_| 0), children)
         };
-        if image.lower != lower || image.upper.as_deref() != upper {
+        // Inner nodes leave long upper bounds out.
+        let has_upper = level == 0 || image.upper.is_some();
+        if image.lower != lower || has_upper && image.upper.as_deref() != upper {
             return Err(self.damaged(at, "the bounds that its parent says"));
         }
         if level == 0 {
@@ -97,11 +98,13 @@ impl BTree {
             return Ok(());
         }
         walked.nodes += 1;
+        if image.records.key(0) != lower {
+            return Err(self.damaged(at, "its own lower bound as that of its first child"));
+        }
         for (index, child) in children.into_iter().enumerate() {
             let begin = image.records.key(index);
             let end = (index + 1 < image.records.len()).then(|| image.records.key(index + 1));
-            let bounds = (if index == 0 { lower } else { begin }, end.or(upper));
-            self.walk_below((child, level - 1), bounds, see, walked)?;
+            self.walk_below((child, level - 1), (begin, end.or(upper)), see, walked)?;
         }
         Ok(())
     }
