@@ -174,6 +174,10 @@ impl CowPages {
     /// # Errors
     /// `Full`, `Poisoned` or `Io`; nothing has changed.
     pub(crate) fn fresh(&self, kind: PageKind, count: usize) -> Result<Vec<Fresh<'_>>> {
+        let no_frames = || Error::new(ErrorKind::Full, "too many pages in memory are dirty");
+        if self.is_crowded_with(count) {
+            return Err(no_frames());
+        }
         let mut all = Vec::with_capacity(count);
         for place in self.allocate(count)? {
             match self.file.fresh(Self::id(place, kind)) {
@@ -182,7 +186,7 @@ impl CowPages {
             }
         }
         if all.len() < count {
-            return Err(Error::new(ErrorKind::Full, "every page in memory is changed"));
+            return Err(no_frames());
         }
         Ok(all)
     }
@@ -234,8 +238,13 @@ impl CowPages {
     /// Whether so much of the memory is dirty that pages have to be written before others become so. What
     /// is left is for reads, and for the inner nodes above dirty pages (rule H19).
     pub(crate) fn is_crowded(&self) -> bool {
+        self.is_crowded_with(0)
+    }
+
+    /// Whether it would be, with so many pages more.
+    fn is_crowded_with(&self, pages: usize) -> bool {
         let cache = self.file.cache();
-        cache.dirty_bytes() > cache.bytes() / 4 * 3
+        cache.dirty_bytes() + (pages * self.page_bytes()) as u64 > cache.bytes() / 4 * 3
     }
 
     /// Removes a page from memory that was taken to be changed, and that nothing names any more.

@@ -274,7 +274,7 @@ fn check_range(world: &World, model: &Model, random: &mut Random, keys: u64) {
 #[test]
 fn the_tree_is_the_map() {
     for seed in 0..12 {
-        model_test(seed, (seed % 3) as u8, [16, 60, 400][seed as usize / 4], 500);
+        model_test(seed, (seed % 3) as u8, [32, 80, 400][seed as usize / 4], 500);
     }
 }
 
@@ -390,7 +390,7 @@ fn beside_each_other(seed: u64, order: u8, frames: u64) {
 /// Who waits at the gate with new pages in hand is not waited for.
 #[test]
 fn a_checkpoint_waits_for_no_page_that_nothing_names() {
-    let world = World::new(1, 0, 24);
+    let world = World::new(1, 0, 32);
     let held = world.tree.pages.fresh(PageKind::Leaf, 2).unwrap();
     world.checkpoint().unwrap();
     assert_eq!(world.tree.write_back(9).unwrap(), 0);
@@ -404,7 +404,7 @@ fn random_bit(number: u64, version: u64) -> bool {
 
 #[test]
 fn readers_miss_nothing_beside_changes() {
-    for (seed, order, frames) in [(1, 0, 24), (2, 0, 200), (3, 2, 16), (4, 1, 60)] {
+    for (seed, order, frames) in [(1, 0, 48), (2, 0, 200), (3, 2, 48), (4, 1, 60)] {
         beside_each_other(seed, order, frames);
     }
 }
@@ -415,7 +415,7 @@ fn readers_miss_nothing_beside_changes() {
 fn a_crash_leaves_a_checkpoint() {
     let mut states = BTreeMap::new();
     for seed in 0..60 {
-        let (order, frames) = ((seed % 3) as u8, [16, 60, 400][seed as usize / 3 % 3]);
+        let (order, frames) = ((seed % 3) as u8, [32, 80, 400][seed as usize / 3 % 3]);
         let mut random = Random(seed);
         let world = World::new(seed, order, frames);
         world
@@ -466,7 +466,7 @@ fn a_crash_leaves_a_checkpoint() {
 fn a_full_disk_loses_nothing() {
     let mut refused = 0;
     for seed in 0..12 {
-        let (order, frames) = ((seed % 3) as u8, [16, 60, 400][seed as usize / 4]);
+        let (order, frames) = ((seed % 3) as u8, [32, 80, 400][seed as usize / 4]);
         let mut random = Random(seed);
         let world = World::new(seed, order, frames);
         let mut model = Model::new();

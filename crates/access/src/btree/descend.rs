@@ -120,7 +120,8 @@ impl BTree {
             }
             let node = leaf_of(look.words());
             let child = place_at(node, to.entry(node));
-            if !self.pages.is_valid(look.sight()) {
+            // A page that is in no frame cannot tell later whether it still names the child.
+            if !self.pages.is_valid(look.sight()) || !look.is_cached() {
                 return Ok(None);
             }
             let child = child.ok_or_else(|| self.damaged(at, "an entry for every key"))?;
