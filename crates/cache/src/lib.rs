@@ -72,7 +72,7 @@
 //! 6. A dirty page is neither evicted nor thrown out by a reader. It becomes clean only by
 //!    [`EditableFile::written_back`] with a copy of the version that it has.
 //! 7. In editable files, names of frames and entries of tables are stored under the clock alone. So
-//!    a thread that has locked it knows which frame has which page, whoever holds the frame.
+//!    a thread that has locked it knows which frame has which page, even if another holds the frame.
 //!
 //! **Concurrency.** Everything may be called from any thread. Locks, in order: the clock, the list
 //! of files, a lock for waiting threads; none is held during I/O. A thread waits only for a page
