@@ -1,9 +1,9 @@
 //! Frames: the memory of the pages, and the words that describe their content.
 //!
-//! A frame is of 2^order pages. Arenas of frames, each as long as all before it together, are mapped
-//! when they are first needed and stay mapped, so that a reader that lost a race reads bytes that mean nothing and never
-//! memory that is gone; what a frame held is given back to the system page by page
-//! ([`Frames::give_memory_back`]).
+//! A frame is of 2^order pages. Arenas of frames, each as long as all before it together, are
+//! mapped when they are first needed and stay mapped, so that a reader that lost a race reads bytes
+//! that mean nothing and never memory that is gone; what a frame held is given back to the system
+//! page by page ([`Frames::give_memory_back`]).
 //!
 //! | word of a frame | meaning |
 //! |---|---|

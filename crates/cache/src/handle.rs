@@ -1,4 +1,5 @@
-//! What files of both sorts have: their table, and the claiming of frames for pages that are loaded.
+//! What files of both sorts have: their table, and the claiming of frames for pages that are
+//! loaded.
 //!
 //! A claim names a held frame in the table before the page is read, so that other threads that miss
 //! the page wait for this load. The names of frames and the entries of tables are stored under the

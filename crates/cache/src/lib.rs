@@ -1,5 +1,6 @@
-//! The page cache: pages of 4, 8 or 16 KiB, under one budget of bytes: single ones out of extents of
-//! any size, which nobody changes, or those of a copy-on-write tree, which are changed in memory.
+//! The page cache: pages of 4, 8 or 16 KiB, under one budget of bytes: single ones out of extents
+//! of any size, which nobody changes, or those of a copy-on-write tree, which are changed in
+//! memory.
 //!
 //! ```text
 //!  file's table: page -> frame         frames
@@ -22,11 +23,11 @@
 //! frames of one page. Those of an [`EditableFile`] are edited in their frames beside optimistic
 //! readers, and written back by their owner. All files of a cache are of one sort.
 //!
-//! **Two ways to read** a `CacheFile`. [`CacheFile::copy`] is optimistic: it copies bytes and then validates the
-//! frame's version, writes nothing shared, and so costs the same on a page that all processors
-//! read; 100 bytes of a warm page take two thirds of the time that pinning takes (example `hits`:
-//! 39 against 56 ns on a busy machine). [`CacheFile::get`] pins the frame and lends the whole page
-//! to be parsed where it lies.
+//! **Two ways to read** a `CacheFile`. [`CacheFile::copy`] is optimistic: it copies bytes and then
+//! validates the frame's version, writes nothing shared, and so costs the same on a page that all
+//! processors read; 100 bytes of a warm page take two thirds of the time that pinning takes
+//! (example `hits`: 39 against 56 ns on a busy machine). [`CacheFile::get`] pins the frame and
+//! lends the whole page to be parsed where it lies.
 //!
 //! **Reading and editing** an `EditableFile`. A [`Look`] lends the words of a page, and a [`Sight`]
 //! says which version they are of: what was read means nothing until
@@ -72,7 +73,7 @@
 //! 6. A dirty page is neither evicted nor thrown out by a reader. It becomes clean only by
 //!    [`EditableFile::written_back`] with a copy of the version that it has.
 //! 7. In editable files, names of frames and entries of tables are stored under the clock alone. So
-//!    a thread that has locked it knows which frame has which page, whoever holds the frame.
+//!    a thread that has locked it knows which frame has which page, even if another holds the frame.
 //!
 //! **Concurrency.** Everything may be called from any thread. Locks, in order: the clock, the list
 //! of files, a lock for waiting threads; none is held during I/O. A thread waits only for a page
