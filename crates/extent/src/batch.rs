@@ -4,18 +4,23 @@
 //! of a structure that rewrites its pages.
 //!
 //! ```text
-//! free        ..##....########........#...      a batch of 7: four of the eight side by side,
-//! taken                1234567                  two more, and one
+//! free           ..##....########..#..      a batch of 7: the extent of eight has room for all
+//! taken          ........1234567......
+//!
+//! free           ..##....####..######      no extent has: four, and then the other three
+//! taken          ........1234....567.
 //! ```
 //!
-//! The largest power of two of blocks that is still missing is taken in one extent where there is
-//! one, else half of it, down to single blocks. So a batch lies side by side where free pages do,
-//! and what is scattered is used up, the lowest first, before the file grows.
+//! The smallest extent that has room for all that is missing is taken, and its rest given back. If
+//! there is none, half as many are looked for, down to single blocks. So a batch lies side by side
+//! where free pages do, and what is scattered is used up, the lowest first, before the file grows.
+
+use std::ops::Range;
 
 use spinney_base::{Generation, PageNumber, Result};
 use spinney_io::without_reserve;
 
-use crate::free::{Extent, ORDER_MAX};
+use crate::free::{ORDER_MAX, extents_of};
 use crate::store::{Space, Store};
 
 /// Most pages of a batch: 128 MiB.
@@ -40,31 +45,29 @@ impl Store {
         let mut taken = Vec::new();
         if let Err(error) = self.take_batch(&mut space, order, count, &mut taken) {
             // They were free before, so no hold has to keep them.
-            taken.into_iter().for_each(|extent| space.free.release(extent));
+            taken.into_iter().for_each(|run| space.free.add_range(run.start, run.end));
             return Err(error);
         }
-        taken.sort_unstable();
-        taken.iter().for_each(|extent| space.holes.remove(*extent));
-        let blocks = |extent: Extent| {
-            let pages = extent.page.0..extent.page.0 + extent.pages();
-            pages.step_by(1 << order).map(PageNumber)
-        };
-        Ok((taken.into_iter().flat_map(blocks).collect(), generation))
+        taken.sort_unstable_by_key(|run| run.start);
+        let extents = taken.iter().flat_map(|run| extents_of(run.start, run.end));
+        extents.for_each(|extent| space.holes.remove(extent));
+        let blocks = taken.into_iter().flat_map(|run| run.step_by(1 << order));
+        Ok((blocks.map(PageNumber).collect(), generation))
     }
 
-    /// Takes the extents of a batch and puts them into `taken`, also when it fails.
+    /// Takes the pages of a batch and puts them into `taken`, also when it fails.
     fn take_batch(
         &self,
         space: &mut Space,
         order: u8,
         count: u32,
-        taken: &mut Vec<Extent>,
+        taken: &mut Vec<Range<u32>>,
     ) -> Result<()> {
         let left = space.left();
         let mut missing = count;
         while missing > 0 {
             #[expect(clippy::cast_possible_truncation, reason = "an order is below 32")]
-            let most = order + missing.ilog2() as u8;
+            let most = (order + missing.next_power_of_two().ilog2() as u8).min(ORDER_MAX);
             let pages = missing << order;
             let extent = loop {
                 // All that is missing is there before the next is taken, so that all together leave
@@ -78,11 +81,15 @@ impl Store {
                 }
                 self.grow_for(space, pages, 1 << order)?;
             };
-            missing -= extent.pages() >> order;
-            taken.push(extent);
+            let first = extent.page.0;
+            let pages = pages.min(extent.pages());
+            space.free.add_range(first + pages, first + extent.pages());
+            taken.push(first..first + pages);
+            missing -= pages >> order;
         }
         Ok(())
     }
+
     /// Grows the file for `pages` side by side, or where the disk has no room for that, for `least`
     /// of them.
     fn grow_for(&self, space: &mut Space, pages: u32, least: u32) -> Result<()> {

@@ -1,8 +1,9 @@
 //! The free map: a buddy allocator over page numbers.
 //!
 //! An extent of order k is 2^k pages that begin at a multiple of 2^k. Free extents are a set of bits
-//! for each order ([`extents`](crate::extents)), so the lowest is taken first and files stay dense
-//! at the front, and millions of free single pages take a bit each. The map is never stored: what is free is what no owner names, so it is rebuilt at open from the owners
+//! for each order (`extents`), so the lowest is taken first and files stay dense at the front, and
+//! millions of free single pages take a bit each. The map is never stored: what is free is what no
+//! owner names, so it is rebuilt at open from the owners
 //! ([`FreeMap::rebuild`]), and a page with two owners is found there. Before that nobody knows what
 //! is free, and what is given back is not noted: the rebuilt map has it free without that, and
 //! where it cannot be made because two owners have a page, both give it back.

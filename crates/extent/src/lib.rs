@@ -1,5 +1,5 @@
-//! A keyspace's store file: pages in extents of 2^k, each page with a header that says where it
-//! belongs.
+//! A keyspace's store file: pages in extents of 2^k. Each block, of one page or of a few, has a
+//! header that says where it belongs.
 //!
 //! ```text
 //! page    0      1      2      3      4 .......... 127    128 ........................
@@ -10,8 +10,10 @@
 //!
 //! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots, which `slots`
 //! writes; [`double_write`] of the double-write area; [`large`] of pointers to large values, which
-//! [`large_io`] writes and reads and whose owners [`values`] knows; [`free`] has the unowned
-//! pages; [`store`] puts them together. The crate knows no tree: the engine says which pages are
+//! [`large_io`] writes and reads and whose owners [`values`] knows. [`free`] has the unowned pages,
+//! as `extents` of `bits`; `let_go` has those that wait for a slot; [`batch`] and [`run`] allocate
+//! many at once; `read` and `write` move blocks side by side; [`store`] puts them together. The
+//! crate knows no tree: the engine says which pages are
 //! owned.
 
 mod audit;

@@ -306,3 +306,28 @@ fn a_batch_lies_side_by_side() {
     let (pages, _) = store.allocate_batch(0, u32::try_from(before.0).unwrap()).unwrap();
     assert_eq!((pages.len() as u64, store.space().free_pages), (before.0, 0));
 }
+
+/// A batch that fits into one extent lies there, though less would fit elsewhere.
+#[test]
+fn a_batch_takes_one_extent_if_it_can() {
+    let disk = SimDisk::new(1);
+    disk.create_dir(Path::new("/db")).unwrap();
+    let store = Store::create(&*disk.at("/db"), "store", options(), Lsn(0)).unwrap();
+    store.adopt(&[]).unwrap();
+    let (pages, _) = store.allocate_batch(0, 64).unwrap();
+    let first = pages[0].0;
+    let rest = u32::try_from(store.space().free_pages).unwrap();
+    assert_eq!(store.allocate_batch(0, rest).unwrap().0.len(), rest as usize);
+    let release = |from: u32, order: u8| {
+        store.release(Extent { page: PageNumber(first + from), order });
+    };
+    let batch = |count: u32| {
+        let pages = store.allocate_batch(0, count).unwrap().0;
+        pages.into_iter().map(|page| page.0 - first).collect::<Vec<_>>()
+    };
+    [(2, 1), (8, 3), (18, 0)].into_iter().for_each(|(from, order)| release(from, order));
+    assert_eq!(batch(7), [8, 9, 10, 11, 12, 13, 14]);
+    assert_eq!(batch(4), [2, 3, 15, 18]);
+    [(2, 1), (8, 2), (14, 1), (16, 2)].into_iter().for_each(|(from, order)| release(from, order));
+    assert_eq!(batch(7), [8, 9, 10, 11, 16, 17, 18]);
+}

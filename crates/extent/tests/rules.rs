@@ -750,6 +750,25 @@ fn p29_what_may_wait_leaves_the_pages_of_the_next_checkpoint() {
     assert!(store.allocate(0).unwrap_err().is_full());
 }
 
+/// A batch leaves them as a whole, and one that does not fit takes nothing.
+#[test]
+fn p29_a_batch_that_may_wait_leaves_the_pages_of_the_next_checkpoint() {
+    let (disk, store) = create(1);
+    let long = vec![7; 20 * PAGE_BYTES];
+    for redo in 1..3 {
+        store.publish(Checkpoint { redo: Lsn(redo), structure: 1 }, &long, || Ok(())).unwrap();
+    }
+    disk.set_capacity(Some(0));
+    let (free, left) = (store.space().free_pages, store.payload_pages());
+    let room = u32::try_from(free - left).unwrap();
+    assert!(room > 1 && left > 1, "{free} free, {left} to be left");
+    assert!(without_reserve(|| store.allocate_batch(0, room + 1)).unwrap_err().is_full());
+    assert_eq!(store.space().free_pages, free);
+    assert_eq!(without_reserve(|| store.allocate_batch(0, room)).unwrap().0.len(), room as usize);
+    assert_eq!(store.space().free_pages, left);
+    store.allocate_batch(0, u32::try_from(left).unwrap()).unwrap();
+}
+
 /// A file that grows on a full disk asks for less before it gives the reserve up.
 #[test]
 fn p29_the_smallest_growth_is_tried_before_the_reserve_goes() {

@@ -60,11 +60,11 @@ proptest! {
 
     #[test]
     fn blocks_of_a_store((mut page, kind, version) in (page(), 0u8..5, 0u8..3)) {
-        let _ = BlockHeader::decode(&page);
+        let _ = BlockHeader::decode(&page[..]);
         page[8] = kind;
         page[9] = version;
         reseal(&mut page);
-        let _ = BlockHeader::decode(&page);
+        let _ = BlockHeader::decode(&page[..]);
         for slot in 0..4 {
             let _ = Slot::decode(&page, KeyspaceId(1), PageNumber(slot));
         }

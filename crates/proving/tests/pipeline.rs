@@ -58,7 +58,8 @@ fn is_log(path: &Path) -> bool {
 impl WriteObserver for Steps {
     fn before_write(&self, _: &SimView<'_>, path: &Path, offset: u64, bytes: &[u8]) {
         let seen = &mut *self.seen.lock();
-        let header = bytes.first_chunk().and_then(|block| BlockHeader::decode(block).ok());
+        let header =
+            bytes.first_chunk::<PAGE_BYTES>().and_then(|block| BlockHeader::decode(block).ok());
         let of_snapshot = probe::current().contains(&"snapshot written");
         let step = match header.map(|header| header.kind) {
             _ if is_log(path) => "log write",
