@@ -18,8 +18,12 @@ mod checkpoint;
 mod gate;
 mod pages;
 mod place;
-#[cfg(test)]
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
+#[cfg(test)]
+mod world;
 mod write_back;
 
 pub use btree::{BTree, Change, Home, Merged, Walked};

@@ -55,8 +55,8 @@ impl PageKind {
 
     pub(crate) fn block(self) -> BlockKind {
         match self {
-            PageKind::Leaf => BlockKind::wide(7, "tree leaf"),
-            PageKind::Inner => BlockKind::wide(8, "inner node"),
+            PageKind::Leaf => BlockKind::wide(8, "tree leaf"),
+            PageKind::Inner => BlockKind::wide(9, "inner node"),
         }
     }
 

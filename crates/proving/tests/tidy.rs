@@ -23,6 +23,7 @@ const GROUND: [&str; 13] = [
     "spinney-filter",
     "spinney-engine",
     "spinney-preimages",
+    "spinney-access",
 ];
 
 /// Engines, which only `spinney-db` may use. A new one is entered here.
@@ -40,6 +41,10 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("spinney-wal", &["base", "io"]),
     ("spinney-cache", &["base", "io", "sync"]),
     ("spinney-records", &["base", "sync"]),
+    (
+        "spinney-access",
+        &["base", "cache", "engine", "extent", "io", "leaf", "sync", "wal"],
+    ),
     ("spinney-leaf", &["base", "sync"]),
     ("spinney-hot", &["base", "leaf", "sync"]),
     ("spinney-filter", &[]),
