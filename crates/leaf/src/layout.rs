@@ -405,7 +405,8 @@ impl<'a> Leaf<'a> {
         if slot.value_bytes() != out.len() {
             return false;
         }
-        let (first, skip) = (slot.offset() + slot.suffix_bytes() / WORD, slot.suffix_bytes() % WORD);
+        let (first, skip) =
+            (slot.offset() + slot.suffix_bytes() / WORD, slot.suffix_bytes() % WORD);
         let mut word = self.load(first) >> (8 * skip);
         for (index, bytes) in out.chunks_mut(WORD).enumerate() {
             let next = if skip == 0 { 0 } else { self.load(first + index + 1) };
