@@ -20,6 +20,7 @@ mod pages;
 mod place;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
+mod shape;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 #[cfg(test)]
@@ -29,3 +30,4 @@ mod write_back;
 pub use btree::{BTree, Change, Home, Merged, Walked};
 pub use checkpoint::TreeRoot;
 pub use place::Place;
+pub use shape::{RootPage, RootReader, read};

@@ -20,12 +20,13 @@
 use std::sync::Arc;
 
 use spinney_base::limits::{KEY_BYTES_MAX, PAGE_BYTES};
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
 use spinney_cache::{Cache, Edit, EditableFile, Kind, Look, PageId, Sight};
 use spinney_extent::header::Damage;
 use spinney_extent::{BlockHeader, BlockKind, Extent, Store};
 use spinney_io::{AlignedBuf, Purpose};
-use spinney_leaf::Leaf;
+use spinney_leaf::{Leaf, Wrong};
 use spinney_sync::racy::Word;
 
 use crate::gate::Gate;
@@ -33,7 +34,7 @@ use crate::place::Place;
 use crate::write_back::Dirty;
 
 /// Words of a block's header, in front of the leaf.
-const HEADER_WORDS: usize = spinney_extent::HEADER_BYTES / 8;
+pub(crate) const HEADER_WORDS: usize = spinney_extent::HEADER_BYTES / 8;
 
 /// A value in a leaf is the pointer to a large one.
 pub(crate) const LARGE: u8 = 1;
@@ -77,6 +78,13 @@ pub(crate) struct CowPages {
     /// Binary logarithm of the 4 KiB pages of a page.
     order: u8,
     pub(crate) gate: Gate,
+    /// Pages that something names.
+    count: AtomicU64,
+}
+
+/// The error for a page whose records are wrong.
+pub(crate) fn damaged_leaf(store: &Store, at: Place, wrong: Wrong) -> Error {
+    Damage::new(wrong.expected, wrong.found).at(store.path(), at.page)
 }
 
 /// The leaf of a page that is looked at.
@@ -88,12 +96,23 @@ impl CowPages {
     /// Makes the pages of a store, of 2^`order` pages of 4 KiB each, which are cached in `cache`.
     pub(crate) fn new(store: Arc<Store>, cache: &Arc<Cache>, order: u8) -> CowPages {
         let keyspace = store.keyspace();
-        CowPages { store, file: cache.editable_file(), keyspace, order, gate: Gate::default() }
+        CowPages {
+            store,
+            file: cache.editable_file(),
+            keyspace,
+            order,
+            gate: Gate::default(),
+            count: AtomicU64::new(0),
+        }
     }
 
     /// Returns the store.
     pub(crate) fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    pub(crate) fn order(&self) -> u8 {
+        self.order
     }
 
     /// Returns the words that a leaf has.
@@ -152,9 +171,7 @@ impl CowPages {
         let words: Vec<Word> = (bytes.as_chunks::<8>().0.iter())
             .map(|word| Word::new(u64::from_ne_bytes(*word)))
             .collect();
-        leaf_of(&words).check(LARGE, 0).map_err(|wrong| {
-            Damage::new(wrong.expected, wrong.found).at(self.store.path(), at.page)
-        })
+        leaf_of(&words).check(LARGE, 0).map_err(|wrong| damaged_leaf(&self.store, at, wrong))
     }
 
     /// Whether nothing has changed of a page since it was looked at.
@@ -235,6 +252,16 @@ impl CowPages {
         self.store.write_runs(&pages, purpose)
     }
 
+    /// Returns the number of pages that something names.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Notes the pages of a tree that was opened.
+    pub(crate) fn set_count(&self, count: u64) {
+        self.count.store(count, Relaxed);
+    }
+
     /// Whether so much of the memory is dirty that pages have to be written before others become so. What
     /// is left is for reads, and for the inner nodes above dirty pages (rule H19).
     pub(crate) fn is_crowded(&self) -> bool {
@@ -249,6 +276,7 @@ impl CowPages {
 
     /// Removes a page from memory that was taken to be changed, and that nothing names any more.
     pub(crate) fn remove(&self, edit: Edit<'_>, at: Place, level: u8) {
+        self.count.fetch_sub(1, Relaxed);
         self.file.forget(Self::id(at, PageKind::of_level(level)));
         drop(edit);
         self.let_go(at);
@@ -287,6 +315,7 @@ impl Fresh<'_> {
 
     /// Lets readers have it: something names it now.
     pub(crate) fn is_named(mut self) {
+        self.pages.count.fetch_add(1, Relaxed);
         drop(self.edit.take());
     }
 }

@@ -123,4 +123,3 @@ fn log_again(disk: &SimDisk) -> Arc<Log> {
         LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 };
     Log::create(&*disk.at(&name), "wal", &options).unwrap()
 }
-

@@ -99,6 +99,25 @@ impl HotTier {
         (passed, next)
     }
 
+    /// Lets all clean records leave, whatever their priority: what they say is not so any more.
+    pub fn let_all_leave(&self) {
+        let mut from = Some(Vec::new());
+        while let Some(at) = from {
+            let held = self.lock(&at);
+            let mut index = 0;
+            while index < held.leaf.len() {
+                if held.leaf.slot(index).is(DIRTY) {
+                    index += 1;
+                } else {
+                    self.let_leave(&held, index);
+                }
+            }
+            let mut upper = Vec::new();
+            from = held.leaf.upper(&mut upper).then_some(upper);
+            self.fill(held);
+        }
+    }
+
     /// Copies all dirty records of the leaf for `from` that lie below `to` and that no sweep has taken
     /// yet, whatever their priority. Returns where to go on, `None` at the end of the range.
     pub fn take_along(

@@ -41,10 +41,7 @@ const ALLOWED: [(&str, &[&str]); 21] = [
     ("spinney-wal", &["base", "io"]),
     ("spinney-cache", &["base", "io", "sync"]),
     ("spinney-records", &["base", "sync"]),
-    (
-        "spinney-access",
-        &["base", "cache", "engine", "extent", "io", "leaf", "sync", "wal"],
-    ),
+    ("spinney-access", &["base", "cache", "engine", "extent", "io", "leaf", "sync", "wal"]),
     ("spinney-leaf", &["base", "sync"]),
     ("spinney-hot", &["base", "leaf", "sync"]),
     ("spinney-filter", &[]),

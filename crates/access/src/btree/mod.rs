@@ -100,6 +100,12 @@ impl BTree {
         BTree { pages, root: Root::new(root.place, root.level), writing: Mutex::new(()), log }
     }
 
+    /// Returns the binary logarithm of the 4 KiB pages of a page.
+    #[must_use]
+    pub fn order(&self) -> u8 {
+        self.pages.order()
+    }
+
     /// Returns the longest key and value together that a leaf takes: a quarter of it.
     #[must_use]
     pub fn record_bytes_max(&self) -> usize {

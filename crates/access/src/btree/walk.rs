@@ -8,6 +8,7 @@ use crate::btree::BTree;
 use crate::btree::descend::place_at;
 use crate::pages::{PageKind, leaf_of};
 use crate::place::Place;
+use crate::shape::RootReader;
 
 /// What a tree has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +29,165 @@ impl BTree {
     /// # Errors
     /// `Corruption` or `Io`.
     pub fn owned(&self, see: &mut dyn FnMut(Extent, Generation)) -> Result<()> {
+        let (root, mut count) = (self.root.see(), 0);
+        self.owned_below(root.place, root.level, &mut |extent, generation| {
+            count += 1;
+            see(extent, generation);
+        })?;
+        self.pages.set_count(count);
+        Ok(())
+    }
+
+    /// Lets all pages of a tree go that no slot names, and that nobody reads.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`: some stay taken until the store is opened again.
+    pub fn discard(self) -> Result<()> {
+        let mut all = Vec::new();
+        self.owned(&mut |extent, generation| all.push((extent, generation)))?;
+        let store = self.pages.store().clone();
+        drop(self);
+        all.into_iter().for_each(|(extent, generation)| store.let_go(extent, generation));
+        Ok(())
+    }
+
+    /// Returns the number of its pages.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.pages.count()
+    }
+
+    /// Returns the bytes of a page.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.pages.page_bytes() as u64
+    }
+
+    /// Returns about how many bytes the leaves take for keys from `lower` to below `upper`, from what is in
+    /// memory.
+    #[must_use]
+    pub fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        if upper.is_some_and(|upper| lower >= upper) {
+            return 0;
+        }
         let root = self.root.see();
-        self.owned_below(root.place, root.level, see)
+        let all = (self.pages.count() * self.page_bytes()) as f64;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+        let bytes = self.share_of((root.place, root.level), all, (lower, upper)) as u64;
+        bytes
+    }
+
+    /// The bytes of a range below a page, all of which has `all`.
+    fn share_of(&self, (at, level): (Place, u8), all: f64, range: (&[u8], Option<&[u8]>)) -> f64 {
+        let half = all / 2.0;
+        let Some(look) = self.pages.find(at, PageKind::of_level(level)) else { return half };
+        let leaf = leaf_of(look.words());
+        let place = |key: &[u8]| match leaf.search(key) {
+            Ok(at) => at,
+            Err(at) => at - usize::from(level > 0 && at > 0),
+        };
+        let last = leaf.len().saturating_sub(1);
+        let first = place(range.0);
+        let end = range.1.map_or(leaf.len(), |upper| leaf.search(upper).unwrap_or_else(|at| at));
+        let each = all / leaf.len().max(1) as f64;
+        let whole = |from: usize, to: usize| to.saturating_sub(from) as f64 * each;
+        if level == 0 || range.0.is_empty() && range.1.is_none() {
+            return whole(first, end);
+        }
+        let ends = [
+            (first, place_at(leaf, first)),
+            (end.saturating_sub(1), place_at(leaf, end.saturating_sub(1))),
+        ];
+        if !self.pages.is_valid(look.sight()) || first > last {
+            return half;
+        }
+        let below = |(_, child): (usize, Option<Place>)| {
+            child.map_or(each / 2.0, |child| self.share_of((child, level - 1), each, range))
+        };
+        match ends[1].0 <= ends[0].0 {
+            true => below(ends[0]),
+            false => below(ends[0]) + below(ends[1]) + whole(ends[0].0 + 1, ends[1].0),
+        }
+    }
+
+    /// Reads leaves from disk and checks them: those of the inner node for a key. Returns where to go on;
+    /// `None` at the end. `note` gets what damaged pages that are still named say.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` of an inner node.
+    pub fn scrub(
+        &self,
+        from: &[u8],
+        note: &mut dyn FnMut(Place, Result<()>),
+    ) -> Result<Option<Vec<u8>>> {
+        let mut reader = RootReader::new(self.pages.store().clone(), self.pages.order());
+        loop {
+            let Some(node) = self.descend(from, 1)? else {
+                let root = self.root.see();
+                self.scrub_page(&mut reader, root.place, note);
+                return Ok(None);
+            };
+            let (leaf, mut upper) = (node.leaf(), Vec::new());
+            let children: Option<Vec<Place>> =
+                (0..leaf.len()).map(|index| place_at(leaf, index)).collect();
+            let last = leaf.len().checked_sub(1).map(|last| {
+                let mut key = Vec::new();
+                leaf.key(leaf.slot(last), &mut key);
+                key
+            });
+            let has_upper = leaf.upper(&mut upper);
+            let (Some(children), true) = (children, self.pages.is_valid(node.look.sight())) else {
+                continue;
+            };
+            self.scrub_node(&mut reader, node.place, note);
+            for child in children {
+                self.scrub_page(&mut reader, child, note);
+            }
+            if has_upper {
+                return Ok(Some(upper));
+            }
+            // A node without an upper bound may be the last one, or have left it out.
+            let Some(last) = last else { return Ok(None) };
+            let leaf = self.descend(&last, 0)?.expect("every tree has leaves");
+            upper.clear();
+            return Ok(leaf.leaf().upper(&mut upper).then_some(upper));
+        }
+    }
+
+    fn scrub_page(
+        &self,
+        reader: &mut RootReader,
+        at: Place,
+        note: &mut dyn FnMut(Place, Result<()>),
+    ) {
+        self.scrub_at(reader, (at, 0), note);
+    }
+
+    fn scrub_node(
+        &self,
+        reader: &mut RootReader,
+        at: Place,
+        note: &mut dyn FnMut(Place, Result<()>),
+    ) {
+        self.scrub_at(reader, (at, 1), note);
+    }
+
+    /// Reads a page from disk. One that is dirty may lie nowhere, or have moved meanwhile.
+    fn scrub_at(
+        &self,
+        reader: &mut RootReader,
+        (at, level): (Place, u8),
+        note: &mut dyn FnMut(Place, Result<()>),
+    ) {
+        let result = reader.read(at, level).map(drop);
+        if result.is_err() {
+            let is_dirty = self.pages.dirty().iter().any(|page| page.place() == at);
+            let is_named = self.pages.store().is_free(at.page);
+            if is_dirty || is_named {
+                return;
+            }
+        }
+        note(at, result);
     }
 
     fn owned_below(

@@ -1,0 +1,363 @@
+//! The engine: points, writes, checkpoints and recovery.
+
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::{ArcSwap, Guard};
+
+use spinney_access::{BTree, TreeRoot};
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use spinney_base::{Error, ErrorKind, Lsn, Result, Stalls, probe};
+use spinney_cache::Cache;
+use spinney_engine::{
+    Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, Maintain as _, Prepared,
+    Proving, Resident, Row, ScanRequest, SnapshotNumber, Watched, Write,
+};
+use spinney_extent::values::{LargeList, Owner};
+use spinney_extent::{BlockKind, Checkpoint, Store, Values};
+use spinney_hot::{Cached, HotTier};
+
+use crate::payload::Payload;
+use crate::sweep::Sweeper;
+
+/// The row of `btree` in the registry.
+pub const ROW: Row = Row {
+    name: "btree",
+    number: 3,
+    capabilities: Tiered::CAPABILITIES,
+    record_overhead: 12,
+    create: |context, redo| Ok(Arc::new(Tiered::create(context, redo)?) as Arc<dyn Engine>),
+    open: |context| Ok(Arc::new(Tiered::open(context)?) as Arc<dyn Engine>),
+    salvage: |directory, name, keyspace, _| {
+        Ok(Box::new(crate::salvage::TieredSalvage::open(directory, name, keyspace)?))
+    },
+    check_option,
+    blocks: &[BlockKind::wide(8, "tree leaf"), BlockKind::wide(9, "inner node")],
+    purposes: &[],
+    proving: Proving {
+        options: &[&[]],
+        states: [
+            &[("checkpoint", 1), ("sweep", 1), ("reshape", 1)],
+            &[("checkpoint", 1), ("sweep", 1)],
+        ],
+        watched: Watched::Nowhere,
+    },
+};
+
+/// Binary logarithm of the 4 KiB pages of a page of a new keyspace.
+const ORDER: u8 = 0;
+/// Records with more bytes of key and value keep the value as a large value.
+const RECORD_BYTES_MAX: usize = 1300;
+/// Part of the memory that the tier may have, one in this many.
+const TIER_PART: u64 = 4;
+/// Least memory of the tier, in bytes.
+pub(crate) const TIER_BYTES_MIN: u64 = 192 << 10;
+/// Least frames for pages: enough for the steps of two threads, and the nodes above.
+pub(crate) const FRAMES_MIN: u64 = 64;
+
+/// A keyspace. Thread-safe.
+#[derive(Debug)]
+pub struct Tiered {
+    pub(crate) context: EngineContext,
+    pub(crate) values: Arc<Values>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) hot: HotTier,
+    /// Made when the free map is known; replaced by a bulk load.
+    pub(crate) tree: OnceLock<ArcSwap<BTree>>,
+    /// Trees that were replaced, until no reader is in them.
+    pub(crate) replaced: Mutex<Vec<Arc<BTree>>>,
+    /// What the newest slot names.
+    pub(crate) named: Mutex<Option<Payload>>,
+    pub(crate) sweeper: Mutex<Sweeper>,
+    redo: AtomicU64,
+    is_dirty: AtomicBool,
+    is_replaying: AtomicBool,
+    pub(crate) checkpoints: AtomicU64,
+    /// Held by whoever publishes a checkpoint.
+    pub(crate) publishing: Mutex<()>,
+    pub(crate) stalls: Stalls,
+}
+
+/// Positions are LSNs.
+#[derive(Debug)]
+struct ByLsn(EngineContext);
+
+impl Owner for ByLsn {
+    fn position(&self) -> u64 {
+        self.0.log.last_lsn().0
+    }
+}
+
+/// Refuses every option: there is none.
+fn check_option(name: &str, _value: &str) -> Result<()> {
+    Err(Error::invalid(format!("btree has no option {name:?}; there is none")))
+}
+
+impl Tiered {
+    /// What keyspaces can do.
+    pub const CAPABILITIES: Capabilities = {
+        let mut it = Capabilities::LEAST;
+        it.ordered = true;
+        it.transactions = true;
+        it.larger_than_memory = true;
+        it
+    };
+
+    /// Makes a new keyspace, empty, whose log records all come after `redo`.
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    pub fn create(context: EngineContext, redo: Lsn) -> Result<Tiered> {
+        let store =
+            Store::create(&*context.directory, &context.name, context.store_options(), redo)?;
+        Ok(Self::assemble(context, store, redo, None))
+    }
+
+    /// Opens a keyspace at its newest checkpoint.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub fn open(context: EngineContext) -> Result<Tiered> {
+        let (store, checkpoint, payload) =
+            Store::open(&*context.directory, &context.name, context.store_options())?;
+        let payload =
+            Payload::decode(&payload).map_err(|error| error.context(context.path().display()))?;
+        Ok(Self::assemble(context, store, checkpoint.redo, payload))
+    }
+
+    fn assemble(
+        context: EngineContext,
+        store: Store,
+        redo: Lsn,
+        payload: Option<Payload>,
+    ) -> Tiered {
+        let order = payload.as_ref().map_or(ORDER, |payload| payload.order);
+        let list =
+            payload.as_ref().map_or_else(LargeList::default, |payload| payload.large.clone());
+        let owner = Box::new(ByLsn(context.clone()));
+        let values = Values::new(Arc::new(store), RECORD_BYTES_MAX, owner, list);
+        let tiered = Tiered {
+            values,
+            cache: Cache::with_frames(0, order.into()),
+            hot: HotTier::new(TIER_BYTES_MIN),
+            tree: OnceLock::new(),
+            replaced: Mutex::new(Vec::new()),
+            named: Mutex::new(payload),
+            sweeper: Mutex::new(Sweeper::default()),
+            redo: AtomicU64::new(redo.0),
+            is_dirty: AtomicBool::new(false),
+            is_replaying: AtomicBool::new(true),
+            checkpoints: AtomicU64::new(0),
+            publishing: Mutex::new(()),
+            stalls: Stalls::default(),
+            context,
+        };
+        tiered.follow_memory();
+        tiered
+    }
+
+    pub(crate) fn tree(&self) -> Guard<Arc<BTree>> {
+        self.tree.get().expect("the replay of structure has ended").load()
+    }
+
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        self.values.store()
+    }
+
+    /// Least memory that pages work with, in bytes.
+    pub(crate) fn cache_bytes_min(&self) -> u64 {
+        FRAMES_MIN * self.cache.frame_bytes() + (32 << 10)
+    }
+
+    /// Divides the memory between the tier and pages, and counts what is used.
+    pub(crate) fn follow_memory(&self) {
+        let target = self.context.memory.target();
+        let tier = (target / TIER_PART).max(TIER_BYTES_MIN);
+        let others = self.values.bytes();
+        self.hot.resize(tier);
+        let pages = target.saturating_sub(tier + others).max(self.cache_bytes_min());
+        if pages != self.cache.bytes() {
+            self.cache.set_bytes(pages);
+        }
+        self.context.memory.set_used(self.hot.bytes() + self.cache.used() + others);
+    }
+
+    /// Opens the tree that the slot names, or makes an empty one.
+    fn open_tree(&self) -> Result<()> {
+        let (store, log) = (self.store().clone(), self.context.log.clone());
+        let named = self.named.lock().clone();
+        let mut owned: Vec<_> = self.values.owned().collect();
+        let tree = match &named {
+            Some(payload) => {
+                let tree = BTree::open(store, &self.cache, payload.order, log, payload.root);
+                tree.owned(&mut |extent, generation| owned.push((extent, generation)))?;
+                self.store().adopt(&owned)?;
+                tree
+            }
+            None => {
+                self.store().adopt(&owned)?;
+                BTree::create(store, &self.cache, ORDER, log)?
+            }
+        };
+        let tree = ArcSwap::from_pointee(tree);
+        self.tree.set(tree).map_err(|_| Error::new(ErrorKind::Closed, "it is open already"))
+    }
+
+    /// Writes all that was applied before, and publishes it. The caller holds `publishing`.
+    fn publish_all(&self, redo: Lsn) -> Result<()> {
+        let cut = self.values.cut(redo.0);
+        self.bring_all_home()?;
+        self.publish(&self.tree(), redo, || self.values.list(&cut))?;
+        self.values.settle(&cut);
+        Ok(())
+    }
+
+    /// Writes a tree and publishes it, with these large values. The caller holds `publishing`.
+    pub(crate) fn publish(
+        &self,
+        tree: &BTree,
+        redo: Lsn,
+        large: impl FnOnce() -> LargeList,
+    ) -> Result<()> {
+        let log = &self.context.log;
+        let mut named = None;
+        tree.checkpoint(|root: TreeRoot| {
+            let large = large();
+            let payload = Payload { order: ORDER, root, large };
+            let checkpoint = Checkpoint { redo, structure: 0 };
+            let durable = || log.ensure_durable(log.last_lsn());
+            self.store().publish(checkpoint, &payload.encode(), durable)?;
+            named = Some(payload);
+            Ok(())
+        })?;
+        *self.named.lock() = named;
+        self.redo.store(redo.0, SeqCst);
+        self.checkpoints.fetch_add(1, SeqCst);
+        Ok(())
+    }
+
+    pub(crate) fn set_dirty(&self, is_dirty: bool) {
+        self.is_dirty.store(is_dirty, SeqCst);
+    }
+
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.is_replaying.load(SeqCst)
+    }
+}
+
+impl Engine for Tiered {
+    fn capabilities(&self) -> Capabilities {
+        Self::CAPABILITIES
+    }
+
+    fn replays_in_bulk(&self) -> bool {
+        true
+    }
+
+    fn get(&self, key: &[u8], _hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        match self.hot.get(key, out) {
+            Cached::Present => Ok(Found::Inline),
+            Cached::Large => Ok(Found::Large),
+            Cached::Absent => Ok(Found::Absent),
+            Cached::Unknown => self.tree().get(key, out),
+        }
+    }
+
+    fn get_resident(&self, key: &[u8], _hash: u64, out: &mut Vec<u8>) -> Resident {
+        match self.hot.get(key, out) {
+            Cached::Present => Resident::Present,
+            Cached::Large => Resident::Large,
+            Cached::Absent => Resident::Absent,
+            Cached::Unknown => self.tree().get_resident(key, out),
+        }
+    }
+
+    fn prepare(&self, write: &Write<'_>) -> Result<Prepared> {
+        self.context.poison.check()?;
+        let value = write.value.map_or(0, spinney_base::ValueRef::len);
+        self.reserve(write.key.len(), value)?;
+        Ok(Prepared([write.key.len() as u64, value as u64]))
+    }
+
+    fn cancel(&self, _write: &Write<'_>, prepared: Prepared) {
+        let Prepared([key, value]) = prepared;
+        self.hot.release(key as usize, value as usize);
+    }
+
+    fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn, _newest: SnapshotNumber) {
+        if let Some(pointer) = write.value.filter(|value| value.large) {
+            self.values.applied(pointer.bytes, 0);
+        }
+        let mut replaced = Vec::new();
+        self.hot.put(write.key, write.value, &mut replaced);
+        self.cancel(write, prepared);
+        self.set_dirty(true);
+        // A record that is replayed twice replaces itself.
+        if !replaced.is_empty() && write.value.is_none_or(|value| value.bytes != replaced) {
+            self.values.superseded(&replaced);
+        }
+    }
+
+    fn make_resident(&self, key: &[u8], hash: u64) -> Result<()> {
+        self.get(key, hash, &mut Vec::new()).map(drop)
+    }
+
+    fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        self.scan_both(request, chunk)
+    }
+
+    fn checkpoint(&self, redo: Lsn) -> Result<()> {
+        if self.is_replaying() {
+            return Ok(());
+        }
+        let _inside = probe::enter("checkpoint");
+        let _one_at_a_time = self.publishing.lock();
+        self.context.poison.check()?;
+        self.set_dirty(false);
+        self.publish_all(redo).inspect_err(|_| self.set_dirty(true))
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.is_dirty.load(SeqCst)
+    }
+
+    fn redo(&self) -> Lsn {
+        Lsn(self.redo.load(SeqCst))
+    }
+
+    fn values(&self) -> &Arc<Values> {
+        &self.values
+    }
+
+    fn replay_structure(&self, _lsn: Lsn, _payload: &[u8]) -> Result<()> {
+        let path = self.context.path();
+        Err(Error::corruption(path.display(), 0, "no structure records", "one in the log"))
+    }
+
+    fn end_structure_replay(&self) -> Result<()> {
+        self.open_tree()
+    }
+
+    fn end_replay(&self) -> Result<()> {
+        self.is_replaying.store(false, SeqCst);
+        Ok(())
+    }
+
+    fn set_option(&self, name: &str, value: &str) -> Result<()> {
+        check_option(name, value)
+    }
+
+    fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        self.tree().approximate_bytes(lower, upper)
+    }
+
+    fn stats(&self) -> EngineStats {
+        let mut stats = EngineStats::of(&self.values, &self.stalls);
+        stats.records_cached = self.hot.len();
+        stats.records_dirty = self.hot.dirty();
+        stats.cache_bytes = self.hot.bytes() + self.cache.used();
+        stats.live_bytes = self.data_bytes();
+        stats.checkpoints = self.checkpoints.load(SeqCst);
+        stats
+    }
+}

@@ -1,0 +1,45 @@
+//! Tiered-Indexing (sections 3.1 to 3.5 of the paper): single records in memory over a cold structure of pages
+//! that lies in the same order.
+//!
+//! ```text
+//!   put ----> tier: records, dirty or clean, in the order of the keys        [ants* bee cab* ...]
+//!                |  a sweep goes through it, and brings changes of neighbours home together
+//!                v
+//!             tree: pages in memory, changed or as on disk                    [leaf][leaf]...
+//!                |  write-back, side by side, to new places
+//!                v
+//!             store file: slots -> root -> inner nodes -> leaves
+//! ```
+//!
+//! **Life of a write.** `prepare` reserves room in the tier, and sweeps where there is none. `apply` puts a dirty
+//! record. A sweep copies dirty records, changes their leaves ([`BTree::merge`](spinney_access::BTree::merge)),
+//! and makes them clean, unless they were written again meanwhile (rules H1, H2). A lookup asks the tier, and
+//! then the tree (H4).
+//!
+//! **Checkpoint.** All dirty records are brought home, then the tree is written, and a slot names its root. So
+//! everything up to the redo LSN is in the root; later records may be there, too, and replay applies them
+//! again. Migration is never logged.
+//!
+//! **Large values.** A put over a record of the tier supersedes what that names; over a key that only the tree
+//! has, the merge does when it replaces the record. A value that was superseded before a checkpoint began is
+//! not named by its root; one that was superseded later may be, and is listed.
+//!
+//! **Invariants**
+//! 1. A key's newest value is in the tier, or in the tree and not in the tier, or the same in both.
+//! 2. One thread sweeps at a time, so no two bring versions of one key home (H17).
+//! 3. No checkpoint is published while the log is replayed (P19).
+//!
+//! **Differs from the paper**: pages are never written in place; downward moves are not logged.
+//!
+//! One tier (`btree`) is a small one: it gathers writes, and keeps no record that was only read.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+mod maintain;
+mod payload;
+mod salvage;
+mod scan;
+mod sweep;
+
+pub use engine::{ROW, Tiered};

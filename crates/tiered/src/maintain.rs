@@ -1,0 +1,342 @@
+//! Background work, checks, copies, loads, and room on the disk.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use spinney_access::{BTree, Change, Place, RootReader};
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, Generation, Next, Result, ValueRef, probe};
+use spinney_engine::{
+    Bulk, Chunk, Compacted, Engine as _, IDLE, KeyspaceBackup, Maintain, OwnedValue, ScanRequest,
+    Scrubbed, SnapshotNumber, VerifyReport, Watch, scrub,
+};
+use spinney_extent::values::{LargeList, Loaded};
+use spinney_extent::{Extent, GiveBack, StoreCopy};
+use spinney_io::{Directory, Purpose};
+
+use crate::engine::{TIER_BYTES_MIN, Tiered};
+use crate::payload::Payload;
+
+/// Leaves of the tier that the background brings home at once.
+const SWEEPS_AT_ONCE: u64 = 4;
+/// Pages that a piece of a copy reads.
+const PIECE_PAGES: usize = 64;
+/// Records of a scan of a check.
+const CHECKED_AT_ONCE: usize = 1000;
+/// Bytes of records that a load gathers.
+const LOADED_BYTES: usize = 256 << 10;
+
+impl Tiered {
+    /// Gives the pages back of trees that were replaced and that nobody reads any more.
+    fn discard_replaced(&self) -> Result<()> {
+        let all = std::mem::take(&mut *self.replaced.lock());
+        for tree in all {
+            match Arc::try_unwrap(tree) {
+                Ok(tree) => tree.discard()?,
+                Err(tree) => self.replaced.lock().push(tree),
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `see` with each record there is, in the order of the keys.
+    fn each_record(&self, see: &mut dyn FnMut(&[u8], ValueRef<'_>) -> Result<()>) -> Result<()> {
+        let (mut chunk, mut lower) = (Chunk::default(), Bound::Unbounded);
+        loop {
+            chunk.clear();
+            let request = ScanRequest {
+                lower: lower.as_ref().map(Vec::as_slice),
+                records_wanted: CHECKED_AT_ONCE,
+                records_max: CHECKED_AT_ONCE,
+                bytes_max: usize::MAX,
+                keys_only: false,
+                ..ScanRequest::FIRST_KEY
+            };
+            self.scan(&request, &mut chunk)?;
+            (0..chunk.len()).map(|index| chunk.get(index)).try_for_each(|(k, v)| see(k, v))?;
+            if chunk.finished {
+                return Ok(());
+            }
+            let last = chunk.len().checked_sub(1).map(|last| chunk.get(last).0.to_vec());
+            let next = chunk.resume.take().or(last.map(Bound::Excluded));
+            lower = next.expect("a range that goes on says where");
+        }
+    }
+}
+
+impl Maintain for Tiered {
+    fn background(&self) -> Result<Next> {
+        self.follow_memory();
+        if self.context.poison.is_set() || self.is_replaying() {
+            return Ok(Next::Wait(IDLE));
+        }
+        self.values.reuse();
+        self.discard_replaced()?;
+        let mut worked = self.store().give_back(GiveBack::Much)? > 0;
+        if self.hot.bytes() > self.context.memory.target() / 8
+            && self.hot.dirty() > 0
+            && let Some(mut sweeper) = self.sweeper.try_lock()
+        {
+            for _ in 0..SWEEPS_AT_ONCE {
+                self.sweep(&mut sweeper)?;
+            }
+            worked = true;
+        }
+        if self.cache.dirty_bytes() > self.cache.bytes() / 2 {
+            worked |= self.tree().write_back(PIECE_PAGES)? > 0;
+        }
+        Ok(if worked { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn memory_floor(&self) -> u64 {
+        TIER_BYTES_MIN + self.cache_bytes_min() + self.values.bytes()
+    }
+
+    fn takes_wish(&self) -> bool {
+        false
+    }
+
+    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        {
+            let _no_checkpoint = self.publishing.lock();
+            let _no_sweep = self.sweeper.lock();
+            report.pages = self.store().payload_pages();
+            self.store().verify_checkpoint()?;
+            let walked = self.tree().walk(&mut |_, _, _| {})?;
+            report.pages +=
+                (walked.leaves + walked.nodes) * self.tree().page_bytes() / PAGE_BYTES as u64;
+            let mut owned: Vec<Extent> = Vec::new();
+            self.tree().owned(&mut |extent, _| owned.push(extent))?;
+            let replaced = self.replaced.lock();
+            for tree in replaced.iter() {
+                tree.owned(&mut |extent, _| owned.push(extent))?;
+            }
+            let _still = self.values.still();
+            owned.extend(self.values.owned().map(|(extent, _)| extent));
+            report.free_pages = self.store().audit(owned, 0)?;
+        }
+        watch(report.pages)?;
+        let _pin = self.values.pin();
+        let (mut records, mut pointers) = (0, Vec::new());
+        self.each_record(&mut |_, value| {
+            records += 1;
+            if value.large {
+                pointers.push(self.values.decode(value.bytes)?);
+            }
+            Ok(())
+        })?;
+        report.records = records;
+        for pointer in pointers {
+            self.values.check_owned(&pointer)?;
+            watch(self.values.verify(&pointer)?)?;
+            report.large_values += 1;
+        }
+        Ok(report)
+    }
+
+    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
+        self.context.poison.check()?;
+        let tree = self.tree();
+        let log = self.context.log.clone();
+        let tree = BTree::create(self.store().clone(), &self.cache, tree.order(), log)?;
+        let loaded = Loaded::new(&self.values);
+        let loading =
+            Loading { keyspace: self, tree: Some(tree), some: Vec::new(), bytes: 0, loaded };
+        loading.check_empty()?;
+        Ok(Box::new(loading))
+    }
+
+    fn scrub(&self, from: &[u8]) -> Scrubbed {
+        let path = self.store().path().to_owned();
+        scrub(&self.values, from, |from, seen| {
+            let read = self.tree().scrub(from, &mut |place: Place, result| {
+                seen.note(&path, place.page, result);
+            });
+            read.unwrap_or_else(|error| {
+                seen.note(&path, spinney_base::PageNumber(0), Err(error));
+                None
+            })
+        })
+    }
+
+    fn compact(&self, _from: &[u8], _upper: Bound<&[u8]>) -> Result<Compacted> {
+        Ok(Compacted::default())
+    }
+
+    fn compact_bytes(&self, _from: &[u8], _upper: Bound<&[u8]>) -> u64 {
+        0
+    }
+
+    fn begin_backup(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
+        let state = || {
+            let _no_checkpoint = self.publishing.lock();
+            (self.redo(), self.named.lock().clone())
+        };
+        let (copy, named) = StoreCopy::begin(&self.values, directory, name, state)?;
+        let order = named.as_ref().map_or(0, |payload| payload.order);
+        let left = named.iter().map(|payload| payload.root.page()).collect();
+        let reader = RootReader::new(self.store().clone(), order);
+        Ok(Box::new(Copying { copy, named, reader, left, owned: Vec::new() }))
+    }
+
+    fn data_bytes(&self) -> u64 {
+        let tree = self.tree();
+        tree.pages() * tree.page_bytes()
+            + (self.store().payload_pages() + self.values.live_pages()) * PAGE_BYTES as u64
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        // A leaf for each dirty record, and what is dirty already, at most.
+        let leaves = self.hot.dirty().min(self.tree().pages()) * self.tree().page_bytes();
+        leaves + self.hot.bytes() + self.cache.dirty_bytes()
+    }
+
+    fn step_bytes(&self) -> u64 {
+        0
+    }
+
+    fn make_room(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A bulk load under way.
+#[derive(Debug)]
+struct Loading<'a> {
+    keyspace: &'a Tiered,
+    /// `None` once it is installed.
+    tree: Option<BTree>,
+    /// Records that are not in the tree yet.
+    some: Vec<(Vec<u8>, OwnedValue)>,
+    bytes: usize,
+    loaded: Loaded,
+}
+
+impl Loading<'_> {
+    fn check_empty(&self) -> Result<()> {
+        let mut chunk = Chunk::default();
+        self.keyspace.scan(&ScanRequest::FIRST_KEY, &mut chunk)?;
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid("a bulk load needs an empty keyspace"))
+    }
+
+    fn merge(&mut self) -> Result<()> {
+        let changes: Vec<Change<'_>> = (self.some.iter())
+            .map(|(key, value)| Change { key, value: Some(value.as_value()) })
+            .collect();
+        let tree = self.tree.as_ref().expect("it is not installed");
+        tree.merge(&changes, &mut |_, _| {})?;
+        self.some.drain(..self.some.len().saturating_sub(1));
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+impl Bulk for Loading<'_> {
+    fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()> {
+        self.keyspace.values.check(key.len(), value)?;
+        if self.some.last().is_some_and(|(last, _)| **last >= *key) {
+            return Err(Error::invalid("keys of a bulk load ascend"));
+        }
+        if value.large {
+            self.loaded.push(value.bytes)?;
+        }
+        self.bytes += key.len() + value.len();
+        self.some.push((key.to_vec(), value.into()));
+        if self.bytes >= LOADED_BYTES { self.merge() } else { Ok(()) }
+    }
+
+    fn install(mut self: Box<Self>, _number: SnapshotNumber) -> Result<()> {
+        let keyspace = self.keyspace;
+        let _inside = probe::enter("bulk load");
+        self.merge()?;
+        let _one_at_a_time = keyspace.publishing.lock();
+        self.check_empty()?;
+        // What is left of the records before are removals.
+        keyspace.bring_all_home()?;
+        let _no_sweep = keyspace.sweeper.lock();
+        let redo = keyspace.context.log.last_lsn();
+        let tree = Arc::new(self.tree.take().expect("it is not installed"));
+        let live = self.loaded.extents();
+        let published =
+            keyspace.publish(&tree, redo, || LargeList { live, ..LargeList::default() });
+        if let Err(error) = published {
+            self.tree = Arc::into_inner(tree);
+            return Err(error);
+        }
+        keyspace.values.supersede_all();
+        self.loaded.apply(0);
+        self.loaded.keep();
+        let before = keyspace.tree.get().expect("it is open").swap(tree);
+        keyspace.replaced.lock().push(before);
+        keyspace.hot.let_all_leave();
+        keyspace.values.settle(&keyspace.values.cut(redo.0));
+        Ok(())
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        if let Some(tree) = self.tree.take() {
+            // What cannot be read stays taken until the store is opened again.
+            tree.discard().ok();
+        }
+    }
+}
+
+/// A copy under construction: the pages of the newest root, which stay as they are while it is held.
+#[derive(Debug)]
+struct Copying<'a> {
+    copy: StoreCopy<'a>,
+    named: Option<Payload>,
+    reader: RootReader,
+    /// Pages that are yet to be copied.
+    left: Vec<(Place, u8)>,
+    owned: Vec<(Extent, Generation)>,
+}
+
+impl Copying<'_> {
+    /// Copies some pages; `None` when all of them were.
+    fn copy_pages(&mut self) -> Result<Option<u64>> {
+        let mut bytes = 0;
+        for _ in 0..PIECE_PAGES {
+            let Some((place, level)) = self.left.pop() else { break };
+            let page = self.reader.read(place, level)?;
+            let block = self.reader.bytes();
+            self.copy.target().write_runs(&[(place.page, block)], Purpose::TOOL)?;
+            bytes += block.len() as u64;
+            self.owned.push(self.reader.extent(place));
+            if let Some(below) = level.checked_sub(1) {
+                let children = (0..page.image.records.len()).filter_map(|index| page.child(index));
+                self.left.extend(children.map(|(child, ..)| (child, below)));
+            }
+        }
+        Ok((bytes > 0).then_some(bytes))
+    }
+}
+
+impl KeyspaceBackup for Copying<'_> {
+    fn copy(&mut self) -> Result<Option<u64>> {
+        match self.copy_pages()? {
+            Some(bytes) => Ok(Some(bytes)),
+            None => self.copy.copy_values(),
+        }
+    }
+
+    fn finish(&mut self) -> Result<u64> {
+        let mut bytes = 0;
+        while let Some(copied) = self.copy_pages()? {
+            bytes += copied;
+        }
+        let owned = std::mem::take(&mut self.owned);
+        let payload = self.named.as_ref().map_or_else(Vec::new, Payload::encode);
+        Ok(bytes + self.copy.finish(owned, 0, &payload)?)
+    }
+}

@@ -1,0 +1,108 @@
+//! What the newest root of a file tells, without a manifest or a log.
+//!
+//! A page that is damaged loses the keys that its parent says it is for; everything else is shown.
+
+use std::sync::Arc;
+
+use spinney_access::{Place, RootReader};
+use spinney_base::{KeyspaceId, Lsn, Poison, Result, ValueRef};
+use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, SalvageFindings, Show, Span};
+use spinney_extent::{Store, StoreOptions};
+use spinney_io::Directory;
+
+use crate::payload::Payload;
+
+/// A file that is being salvaged.
+#[derive(Debug)]
+pub(crate) struct TieredSalvage {
+    store: Arc<Store>,
+    redo: Option<Lsn>,
+    named: Option<Payload>,
+    findings: SalvageFindings,
+}
+
+impl TieredSalvage {
+    pub(crate) fn open(
+        directory: &dyn Directory,
+        name: &str,
+        keyspace: KeyspaceId,
+    ) -> Result<TieredSalvage> {
+        let options =
+            StoreOptions { keyspace, double_write: false, poison: Arc::new(Poison::new()) };
+        let (store, newest) = Store::open_damaged(directory, name, options)?;
+        let mut findings = SalvageFindings::default();
+        let found = newest.and_then(|(checkpoint, payload)| {
+            Payload::decode(&payload).map(|named| (checkpoint.redo, named))
+        });
+        let (redo, named) = match found {
+            Ok((redo, named)) => (Some(redo), named),
+            Err(error) => {
+                findings.checkpoint = Some(error.to_string());
+                findings.lost.push(Span::ALL.to_range());
+                (None, None)
+            }
+        };
+        Ok(TieredSalvage { store: Arc::new(store), redo, named, findings })
+    }
+
+    /// Shows the records below a page, which is for this range of keys.
+    fn show_below(
+        &mut self,
+        reader: &mut RootReader,
+        (place, level): (Place, u8),
+        range: LostRange,
+        show: &mut Show<'_>,
+    ) -> Result<()> {
+        let page = match reader.read(place, level) {
+            Ok(page) => page,
+            Err(error) => {
+                let (file, offset) = (self.store.path().to_owned(), place.page.offset());
+                self.findings.damaged.push(DamagedPage::new(file, offset, error.to_string()));
+                self.findings.lost.push(range);
+                return Ok(());
+            }
+        };
+        for index in 0..page.image.records.len() {
+            if level == 0 {
+                let (key, bytes, large) = page.record(index);
+                show(&self.store, key, Some(ValueRef { bytes, large }))?;
+            } else if let Some((child, lower, upper)) = page.child(index) {
+                let upper = upper.or_else(|| range.upper.clone());
+                let of_child = LostRange { lower, upper };
+                self.show_below(reader, (child, level - 1), of_child, show)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl KeyspaceSalvage for TieredSalvage {
+    fn end_of_log(&mut self, first: Lsn, _last: Lsn) {
+        // The log has every record that the keyspace ever had.
+        if self.redo.is_none() && first == Lsn(1) {
+            self.findings.lost.clear();
+        }
+    }
+
+    fn read_pages(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn records(&mut self, show: &mut Show<'_>) -> Result<()> {
+        let Some(named) = self.named.clone() else { return Ok(()) };
+        let mut reader = RootReader::new(self.store.clone(), named.order);
+        self.show_below(&mut reader, named.root.page(), Span::ALL.to_range(), show)
+    }
+
+    fn redo(&self) -> Option<Lsn> {
+        self.redo
+    }
+
+    fn findings(&self) -> &SalvageFindings {
+        &self.findings
+    }
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+}

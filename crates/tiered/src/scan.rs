@@ -1,0 +1,158 @@
+//! Ranges over both tiers: the records of the tier are laid over what the tree has, piece by piece.
+//!
+//! Of each piece the tier is looked at first, and then the tree (rule H4): a record that leaves the tier
+//! meanwhile is in its leaf by then.
+
+use std::ops::Bound;
+
+use spinney_base::{Result, ValueRef};
+use spinney_engine::overlay::{self, Edits};
+use spinney_engine::{Chunk, Direction, ScanRequest};
+use spinney_hot::{Piece, Record};
+
+use crate::engine::Tiered;
+
+/// Records of the tier that are laid over a piece, in the direction of the request.
+struct OfTier<'a> {
+    records: Vec<Record<'a>>,
+    at: usize,
+}
+
+impl Edits for OfTier<'_> {
+    fn peek(&mut self) -> Option<(&[u8], Option<ValueRef<'_>>)> {
+        self.records.get(self.at).map(|record| (record.key, record.value))
+    }
+
+    fn advance(&mut self) {
+        self.at += 1;
+    }
+}
+
+/// The bound from which the tier looks on; `None` for the end of all keys.
+fn from(near: &Bound<Vec<u8>>, is_forward: bool) -> Option<Vec<u8>> {
+    match near {
+        Bound::Unbounded => None,
+        Bound::Included(key) if is_forward => Some(key.clone()),
+        Bound::Excluded(key) if !is_forward => Some(key.clone()),
+        // The first key above it.
+        Bound::Included(key) | Bound::Excluded(key) => Some([key, &[0][..]].concat()),
+    }
+}
+
+impl Tiered {
+    pub(crate) fn scan_both(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        let is_forward = request.direction == Direction::Forward;
+        let direction = if is_forward {
+            spinney_hot::Direction::Forward
+        } else {
+            spinney_hot::Direction::Backward
+        };
+        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+        let mut near = owned(if is_forward { request.lower } else { request.upper });
+        let (mut piece, mut cold) = (Piece::default(), Chunk::default());
+        let most = request.records_wanted.clamp(1, request.records_max.max(1)).saturating_add(64);
+        loop {
+            let start = from(&near, is_forward);
+            self.hot.range(start.as_deref(), direction, most, &mut piece);
+            // How far the tier's piece goes.
+            let end = match is_forward {
+                true => piece.upper.clone().map(Bound::Excluded),
+                false => (!piece.lower.is_empty()).then(|| Bound::Included(piece.lower.clone())),
+            };
+            let part = clipped(request, &near, end.as_ref(), is_forward);
+            let is_clipped = part.1;
+            let clipped =
+                ScanRequest { lower: bounds(&part.0).0, upper: bounds(&part.0).1, ..*request };
+            cold.clear();
+            if !is_empty(&clipped) {
+                self.tree().scan(&clipped, &mut cold)?;
+            } else {
+                cold.finished = true;
+            }
+            let told = overlay::beyond(&mut cold);
+            let covers = |key: &[u8]| {
+                clipped.contains(key)
+                    && match &told {
+                        None | Some(Bound::Unbounded) => true,
+                        Some(Bound::Included(next)) => {
+                            if is_forward {
+                                key < &next[..]
+                            } else {
+                                key > &next[..]
+                            }
+                        }
+                        Some(Bound::Excluded(next)) => {
+                            if is_forward {
+                                key <= &next[..]
+                            } else {
+                                key >= &next[..]
+                            }
+                        }
+                    }
+            };
+            let mut records: Vec<Record<'_>> =
+                piece.records.iter().filter(|record| covers(record.key)).collect();
+            if !is_forward {
+                records.reverse();
+            }
+            if !overlay::lay(&mut OfTier { records, at: 0 }, &cold, request, chunk) {
+                return Ok(());
+            }
+            near = match (told, end) {
+                (Some(bound), _) => bound,
+                (None, Some(Bound::Excluded(key))) if is_clipped => Bound::Included(key),
+                (None, Some(Bound::Included(key))) if is_clipped => Bound::Excluded(key),
+                _ => {
+                    chunk.finished = true;
+                    return Ok(());
+                }
+            };
+            if overlay::is_full(request, chunk) {
+                chunk.resume = Some(near);
+                return Ok(());
+            }
+        }
+    }
+}
+
+type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+fn bounds(of: &OwnedBounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (of.0.as_ref().map(Vec::as_slice), of.1.as_ref().map(Vec::as_slice))
+}
+
+/// The part of a range from `near` on that the tier's piece covers, and whether the range goes on behind it.
+fn clipped(
+    request: &ScanRequest<'_>,
+    near: &Bound<Vec<u8>>,
+    end: Option<&Bound<Vec<u8>>>,
+    is_forward: bool,
+) -> (OwnedBounds, bool) {
+    let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+    let far = owned(if is_forward { request.upper } else { request.lower });
+    let is_before = |end: &Bound<Vec<u8>>| match (end, &far) {
+        (_, Bound::Unbounded) => true,
+        // Forward: the piece ends before this key.
+        (Bound::Excluded(end), Bound::Included(far)) => end <= far,
+        (Bound::Excluded(end), Bound::Excluded(far)) => end < far,
+        // Backward: it has this key, and what lies below does not belong to it.
+        (Bound::Included(end), Bound::Included(far) | Bound::Excluded(far)) => end > far,
+        (Bound::Unbounded, _) => false,
+    };
+    let cut = end.filter(|end| is_before(end));
+    let (is_clipped, far) = (cut.is_some(), cut.cloned().unwrap_or(far));
+    let both = if is_forward { (near.clone(), far) } else { (far, near.clone()) };
+    (both, is_clipped)
+}
+
+/// Whether no key lies between the bounds.
+fn is_empty(request: &ScanRequest<'_>) -> bool {
+    match (request.lower, request.upper) {
+        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+        (
+            Bound::Included(lower) | Bound::Excluded(lower),
+            Bound::Included(upper) | Bound::Excluded(upper),
+        ) => lower >= upper,
+        _ => false,
+    }
+}

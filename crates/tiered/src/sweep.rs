@@ -1,0 +1,92 @@
+//! Sweeps: the hand goes through the tier, and what it takes along is brought home.
+
+use spinney_access::Change;
+use spinney_base::{Error, ErrorKind, Result, probe};
+use spinney_hot::Records;
+
+use crate::engine::Tiered;
+
+/// Laps after which a sweep for room gives up: others reserve what it frees.
+const LAPS_MAX: u32 = 8;
+
+/// Who sweeps: where it is in the order of the keys, and what it has taken.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeper {
+    at: Vec<u8>,
+    victims: Records,
+}
+
+impl Tiered {
+    /// Reserves room in the tier, and sweeps until there is some.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned`, `Io` or `Corruption`: what is dirty cannot be brought home.
+    pub(crate) fn reserve(&self, key: usize, value: usize) -> Result<()> {
+        if self.hot.reserve(key, value) {
+            return Ok(());
+        }
+        let mut sweeper = self.sweeper.lock();
+        let mut laps = 0;
+        loop {
+            if self.hot.reserve(key, value) {
+                return Ok(());
+            }
+            if laps > LAPS_MAX {
+                let text = "the tier is full of records that are being written";
+                return Err(Error::new(ErrorKind::Full, text));
+            }
+            laps += u32::from(self.sweep(&mut sweeper)?);
+        }
+    }
+
+    /// Brings the dirty records of one leaf of the tier home, and lets what is clean there leave. Returns
+    /// whether it begins again.
+    pub(crate) fn sweep(&self, sweeper: &mut Sweeper) -> Result<bool> {
+        let Sweeper { at, victims } = sweeper;
+        victims.clear();
+        let next = self.hot.take_along(at, None, victims);
+        self.bring_home(victims)?;
+        // Nothing is kept for reads: pages are.
+        for _ in 0..2 {
+            self.hot.pass(at, false, &mut Records::default());
+        }
+        *at = next.unwrap_or_default();
+        Ok(at.is_empty())
+    }
+
+    /// Brings all records home that are dirty now.
+    ///
+    /// # Errors
+    /// As [`Tiered::reserve`].
+    pub(crate) fn bring_all_home(&self) -> Result<()> {
+        let mut sweeper = self.sweeper.lock();
+        let victims = &mut sweeper.victims;
+        let mut from = Some(Vec::new());
+        while let Some(at) = from {
+            victims.clear();
+            from = self.hot.take_along(&at, None, victims);
+            self.bring_home(victims)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the leaves of records that were taken, and ends their sweep.
+    fn bring_home(&self, victims: &Records) -> Result<()> {
+        let _inside = probe::enter("sweep");
+        let changes: Vec<Change<'_>> = (victims.iter())
+            .map(|record| Change { key: record.key, value: record.value })
+            .collect();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let merged = self.tree().merge(&changes, &mut |change, replaced| {
+            let is_same = |pointer: &[u8]| change.value.is_some_and(|value| value.bytes == pointer);
+            if let Some(pointer) = replaced.filter(|pointer| !is_same(pointer)) {
+                self.values.superseded(pointer);
+            }
+        });
+        // After an error some are home, and the others are not: they come home once more.
+        self.hot.finish(victims, merged.is_ok());
+        merged.map(drop)
+    }
+}
