@@ -53,7 +53,7 @@ const TIER_PART: u64 = 4;
 /// Least memory of the tier, in bytes.
 pub(crate) const TIER_BYTES_MIN: u64 = 192 << 10;
 /// Least frames for pages: enough for the steps of two threads, and the nodes above.
-pub(crate) const FRAMES_MIN: u64 = 64;
+pub(crate) const FRAMES_MIN: u64 = 120;
 
 /// A keyspace. Thread-safe.
 #[derive(Debug)]

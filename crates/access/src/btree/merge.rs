@@ -71,6 +71,7 @@ impl BTree {
                 Took::Sparse => {
                     rest = others;
                     self.join(first.key, 0)?;
+                    self.lower_roots(first.key)?;
                 }
                 Took::UpTo(done) => {
                     let done = done + self.merge_anew(&mine[done..], home, &mut merged)?;
@@ -129,18 +130,22 @@ impl BTree {
         home: &mut Home<'_>,
         merged: &mut Merged,
     ) -> Result<usize> {
+        let mut most = self.count_for_parts(changes);
         loop {
             let node = self.descend(changes[0].key, 0)?.expect("every tree has leaves");
             let image = Image::of(node.leaf(), |_| 0);
             let Some(count) = self.count_of_leaf(&node, changes) else { continue };
-            let count = count.min(self.count_for_parts(changes));
+            let count = count.min(most);
             let mine = &changes[..count];
             let (records, replaced) = with_changes(&image.records, mine);
             let more = records.len() as i64 - image.records.len() as i64;
             let image = Image::new(records, image.bounds(), self.pages.leaf_words());
-            match self.reshape(0, &[node.seen()], image)? {
-                Reshaped::Again => self.make_editable(&node)?,
-                Reshaped::Done => {
+            match self.reshape(0, &[node.seen()], image) {
+                // A step that holds fewer pages may have room.
+                Err(error) if error.is_full() && count > 1 => most = count / 2,
+                Err(error) => return Err(error),
+                Ok(Reshaped::Again) => self.make_editable(&node)?,
+                Ok(Reshaped::Done) => {
                     for (change, replaced) in mine.iter().zip(&replaced) {
                         home(change, replaced.as_deref());
                     }
@@ -173,73 +178,87 @@ impl BTree {
         Ok(())
     }
 
-    /// Joins a sparse page with a neighbour under the same parent, if both fit into one, and takes away a
-    /// root that has one child. Whatever has changed meanwhile is left for the next change.
-    fn join(&self, key: &[u8], level: u8) -> Result<()> {
-        let Some(parent) = self.descend(key, level + 1)? else { return Ok(()) };
+    /// Joins a sparse page with a neighbour, if both fit into one. An only child has none: its parent is
+    /// joined with another first, or its root goes. Whatever has changed meanwhile is left for the next change.
+    /// Returns whether there is one page less.
+    fn join(&self, key: &[u8], level: u8) -> Result<bool> {
+        let Some(parent) = self.descend(key, level + 1)? else { return Ok(false) };
+        if parent.leaf().len() == 1 {
+            let child = place_at(parent.leaf(), 0);
+            let is_valid = self.pages.is_valid(parent.look.sight());
+            if let Some(child) = child.filter(|_| is_valid)
+                && self.lower_root(&parent, child)
+            {
+                return Ok(true);
+            }
+            return Ok(self.join(key, level + 1)? && self.join_neighbours(key, level)?);
+        }
+        let is_done = self.join_neighbours(key, level)?;
+        if let Some(parent) = self.descend(key, level + 1)?.filter(|_| is_done)
+            && (parent.leaf().len() == 1 || is_sparse(parent.leaf()))
+        {
+            self.join(key, level + 1)?;
+        }
+        Ok(is_done)
+    }
+
+    /// Joins a page with a neighbour under the same parent, if both fit into one.
+    fn join_neighbours(&self, key: &[u8], level: u8) -> Result<bool> {
+        let Some(parent) = self.descend(key, level + 1)? else { return Ok(false) };
         let (node, at) = (parent.leaf(), entry_for(parent.leaf(), key));
-        let count = node.len();
-        let left = if at + 1 < count { at } else { at.saturating_sub(1) };
+        let left = if at + 1 < node.len() { at } else { at.saturating_sub(1) };
         let (first, second) = (place_at(node, left), place_at(node, left + 1));
-        let (Some(first), true) = (first, self.pages.is_valid(parent.look.sight())) else {
-            return Ok(());
-        };
-        let Some(second) = second.filter(|_| count > 1) else {
-            return self.lower_root(&parent, first);
-        };
+        let (Some(first), Some(second)) = (first, second) else { return Ok(false) };
+        if !self.pages.is_valid(parent.look.sight()) {
+            return Ok(false);
+        }
         let kind = PageKind::of_level(level);
         let looked = (self.pages.look(first, kind), self.pages.look(second, kind));
         if !self.pages.is_valid(parent.look.sight()) {
-            return Ok(());
+            return Ok(false);
         }
         let looks = (looked.0?, looked.1?);
         let mut both = Image::of(leaf_of(looks.0.words()), |_| 0);
         both.add(leaf_of(looks.1.words()), |_| 0);
         let sights = (looks.0.sight(), looks.1.sight());
         let is_valid = self.pages.is_valid(sights.0) && self.pages.is_valid(sights.1);
-        let fits =
-            is_valid && both.all_words() <= self.pages.leaf_words() / 2 && both.fits(&[0], &[]);
-        if !fits {
-            return Ok(());
+        if !is_valid || !self.is_one(level, &both) {
+            return Ok(false);
         }
         let old = [(sights.0, first), (sights.1, second)];
-        if self.reshape(level, &old, both)? == Reshaped::Done {
-            let Some(parent) = self.descend(key, level + 1)? else { return Ok(()) };
-            if parent.leaf().len() == 1 || is_sparse(parent.leaf()) {
-                return self.join(key, level + 1).and_then(|()| self.lower_root_of(key, level + 1));
-            }
-        }
-        Ok(())
+        Ok(self.reshape(level, &old, both)? == Reshaped::Done)
     }
 
-    /// Takes the root away if it has one child.
-    fn lower_root_of(&self, key: &[u8], level: u8) -> Result<()> {
-        let Some(node) = self.descend(key, level)? else { return Ok(()) };
-        match (node.leaf().len(), place_at(node.leaf(), 0)) {
-            (1, Some(child)) if self.pages.is_valid(node.look.sight()) => {
-                self.lower_root(&node, child)
+    /// Takes roots away that have one child.
+    fn lower_roots(&self, key: &[u8]) -> Result<()> {
+        loop {
+            let level = self.root.see().level;
+            let Some(node) = self.descend(key, level)?.filter(|_| level > 0) else { return Ok(()) };
+            let child = place_at(node.leaf(), 0).filter(|_| node.leaf().len() == 1);
+            let is_valid = self.pages.is_valid(node.look.sight());
+            match child.filter(|_| is_valid) {
+                Some(child) if self.lower_root(&node, child) => {}
+                _ => return Ok(()),
             }
-            _ => Ok(()),
         }
     }
 
-    /// Lets the only child of a root be the root.
-    fn lower_root(&self, node: &Node<'_>, child: Place) -> Result<()> {
+    /// Lets the only child of a root be the root. Returns whether it is now.
+    fn lower_root(&self, node: &Node<'_>, child: Place) -> bool {
         let seen = self.root.see();
         if seen.place != node.place || node.level == 0 {
-            return Ok(());
+            return false;
         }
         let _shape = self.pages.gate.enter();
-        let Some(root) = self.root.edit(seen) else { return Ok(()) };
-        match self.pages.edit(node.look.sight()) {
-            None => root.release_unchanged(),
-            Some(edit) => {
-                root.set(child, node.level - 1);
-                drop(root);
-                self.pages.remove(edit, node.place, node.level);
-            }
-        }
-        Ok(())
+        let Some(root) = self.root.edit(seen) else { return false };
+        let Some(edit) = self.pages.edit(node.look.sight()) else {
+            root.release_unchanged();
+            return false;
+        };
+        root.set(child, node.level - 1);
+        drop(root);
+        self.pages.remove(edit, node.place, node.level);
+        true
     }
 }
 

@@ -224,6 +224,14 @@ impl BTree {
         (cuts, lowers)
     }
 
+    /// Whether neighbours fit into one page, with room for more.
+    pub(crate) fn is_one(&self, level: u8, image: &Image) -> bool {
+        match level {
+            0 => image.all_words() <= self.pages.leaf_words() / 4 * 3 && image.fits(&[0], &[]),
+            _ => self.node_parts(image).0.len() == 1,
+        }
+    }
+
     /// Whether entries of an image fit into one node.
     fn node_fits(&self, image: &Image, begin: usize, end: usize) -> bool {
         let lower = if begin == 0 { &image.lower } else { image.records.key(begin) };
