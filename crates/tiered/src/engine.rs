@@ -7,7 +7,7 @@ use arc_swap::{ArcSwap, Guard};
 use spinney_access::{BTree, TreeRoot};
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use spinney_base::{Error, ErrorKind, Lsn, Result, Stalls, probe};
+use spinney_base::{Error, Lsn, Result, Stalls, probe};
 use spinney_cache::Cache;
 use spinney_engine::{
     Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, Maintain as _, Prepared,
@@ -45,7 +45,7 @@ pub const ROW: Row = Row {
 };
 
 /// Binary logarithm of the 4 KiB pages of a page of a new keyspace.
-const ORDER: u8 = 0;
+pub(crate) const ORDER: u8 = 0;
 /// Records with more bytes of key and value keep the value as a large value.
 const RECORD_BYTES_MAX: usize = 1300;
 /// Part of the memory that the tier may have, one in this many.
@@ -62,7 +62,7 @@ pub struct Tiered {
     pub(crate) values: Arc<Values>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) hot: HotTier,
-    /// Made when the free map is known; replaced by a bulk load.
+    /// Made when the first record comes home; replaced by a bulk load.
     pub(crate) tree: OnceLock<ArcSwap<BTree>>,
     /// Trees that were replaced, until no reader is in them.
     pub(crate) replaced: Mutex<Vec<Arc<BTree>>>,
@@ -156,8 +156,37 @@ impl Tiered {
         tiered
     }
 
-    pub(crate) fn tree(&self) -> Guard<Arc<BTree>> {
-        self.tree.get().expect("the replay of structure has ended").load()
+    /// Returns the tree, if there is one: an empty keyspace has none.
+    #[inline]
+    pub(crate) fn tree(&self) -> Option<Guard<Arc<BTree>>> {
+        self.tree.get().map(ArcSwap::load)
+    }
+
+    /// Returns the tree, which is made if there is none. The caller sweeps, or nobody does.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    pub(crate) fn tree_made(&self) -> Result<Guard<Arc<BTree>>> {
+        if self.tree.get().is_none() {
+            let (store, log) = (self.store().clone(), self.context.log.clone());
+            self.set_tree(BTree::create(store, &self.cache, ORDER, log)?);
+        }
+        Ok(self.tree().expect("it was made"))
+    }
+
+    fn set_tree(&self, tree: BTree) {
+        self.set_tree_to(Arc::new(tree));
+    }
+
+    /// Lets this be the tree. The one before goes once nobody reads it.
+    pub(crate) fn set_tree_to(&self, tree: Arc<BTree>) {
+        match self.tree.get() {
+            Some(kept) => self.replaced.lock().push(kept.swap(tree)),
+            None => {
+                let is_set = self.tree.set(ArcSwap::new(tree)).is_ok();
+                debug_assert!(is_set, "one thread makes it");
+            }
+        }
     }
 
     pub(crate) fn store(&self) -> &Arc<Store> {
@@ -182,32 +211,26 @@ impl Tiered {
         self.context.memory.set_used(self.hot.bytes() + self.cache.used() + others);
     }
 
-    /// Opens the tree that the slot names, or makes an empty one.
+    /// Opens the tree that the slot names, if it names one.
     fn open_tree(&self) -> Result<()> {
         let (store, log) = (self.store().clone(), self.context.log.clone());
         let named = self.named.lock().clone();
         let mut owned: Vec<_> = self.values.owned().collect();
-        let tree = match &named {
-            Some(payload) => {
-                let tree = BTree::open(store, &self.cache, payload.order, log, payload.root);
-                tree.owned(&mut |extent, generation| owned.push((extent, generation)))?;
-                self.store().adopt(&owned)?;
-                tree
-            }
-            None => {
-                self.store().adopt(&owned)?;
-                BTree::create(store, &self.cache, ORDER, log)?
-            }
-        };
-        let tree = ArcSwap::from_pointee(tree);
-        self.tree.set(tree).map_err(|_| Error::new(ErrorKind::Closed, "it is open already"))
+        let tree =
+            named.map(|payload| BTree::open(store, &self.cache, payload.order, log, payload.root));
+        if let Some(tree) = &tree {
+            tree.owned(&mut |extent, generation| owned.push((extent, generation)))?;
+        }
+        self.store().adopt(&owned)?;
+        tree.into_iter().for_each(|tree| self.set_tree(tree));
+        Ok(())
     }
 
     /// Writes all that was applied before, and publishes it. The caller holds `publishing`.
     fn publish_all(&self, redo: Lsn) -> Result<()> {
         let cut = self.values.cut(redo.0);
         self.bring_all_home()?;
-        self.publish(&self.tree(), redo, || self.values.list(&cut))?;
+        self.publish(&*self.tree_made()?, redo, || self.values.list(&cut))?;
         self.values.settle(&cut);
         Ok(())
     }
@@ -259,7 +282,10 @@ impl Engine for Tiered {
             Cached::Present => Ok(Found::Inline),
             Cached::Large => Ok(Found::Large),
             Cached::Absent => Ok(Found::Absent),
-            Cached::Unknown => self.tree().get(key, out),
+            Cached::Unknown => match self.tree() {
+                Some(tree) => tree.get(key, out),
+                None => Ok(Found::Absent),
+            },
         }
     }
 
@@ -268,7 +294,10 @@ impl Engine for Tiered {
             Cached::Present => Resident::Present,
             Cached::Large => Resident::Large,
             Cached::Absent => Resident::Absent,
-            Cached::Unknown => self.tree().get_resident(key, out),
+            Cached::Unknown => match self.tree() {
+                Some(tree) => tree.get_resident(key, out),
+                None => Resident::Absent,
+            },
         }
     }
 
@@ -348,7 +377,7 @@ impl Engine for Tiered {
     }
 
     fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
-        self.tree().approximate_bytes(lower, upper)
+        self.tree().map_or(0, |tree| tree.approximate_bytes(lower, upper))
     }
 
     fn stats(&self) -> EngineStats {

@@ -14,7 +14,7 @@ use spinney_extent::values::{LargeList, Loaded};
 use spinney_extent::{Extent, GiveBack, StoreCopy};
 use spinney_io::{Directory, Purpose};
 
-use crate::engine::{TIER_BYTES_MIN, Tiered};
+use crate::engine::{ORDER, TIER_BYTES_MIN, Tiered};
 use crate::payload::Payload;
 
 /// Leaves of the tier that the background brings home at once.
@@ -82,8 +82,10 @@ impl Maintain for Tiered {
             }
             worked = true;
         }
-        if self.cache.dirty_bytes() > self.cache.bytes() / 2 {
-            worked |= self.tree().write_back(PIECE_PAGES)? > 0;
+        if self.cache.dirty_bytes() > self.cache.bytes() / 2
+            && let Some(tree) = self.tree()
+        {
+            worked |= tree.write_back(PIECE_PAGES)? > 0;
         }
         Ok(if worked { Next::Again } else { Next::Wait(IDLE) })
     }
@@ -103,11 +105,13 @@ impl Maintain for Tiered {
             let _no_sweep = self.sweeper.lock();
             report.pages = self.store().payload_pages();
             self.store().verify_checkpoint()?;
-            let walked = self.tree().walk(&mut |_, _, _| {})?;
-            report.pages +=
-                (walked.leaves + walked.nodes) * self.tree().page_bytes() / PAGE_BYTES as u64;
             let mut owned: Vec<Extent> = Vec::new();
-            self.tree().owned(&mut |extent, _| owned.push(extent))?;
+            if let Some(tree) = self.tree() {
+                let walked = tree.walk(&mut |_, _, _| {})?;
+                let pages = (walked.leaves + walked.nodes) * tree.page_bytes();
+                report.pages += pages / PAGE_BYTES as u64;
+                tree.owned(&mut |extent, _| owned.push(extent))?;
+            }
             let replaced = self.replaced.lock();
             for tree in replaced.iter() {
                 tree.owned(&mut |extent, _| owned.push(extent))?;
@@ -137,9 +141,8 @@ impl Maintain for Tiered {
 
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
         self.context.poison.check()?;
-        let tree = self.tree();
         let log = self.context.log.clone();
-        let tree = BTree::create(self.store().clone(), &self.cache, tree.order(), log)?;
+        let tree = BTree::create(self.store().clone(), &self.cache, ORDER, log)?;
         let loaded = Loaded::new(&self.values);
         let loading =
             Loading { keyspace: self, tree: Some(tree), some: Vec::new(), bytes: 0, loaded };
@@ -150,7 +153,8 @@ impl Maintain for Tiered {
     fn scrub(&self, from: &[u8]) -> Scrubbed {
         let path = self.store().path().to_owned();
         scrub(&self.values, from, |from, seen| {
-            let read = self.tree().scrub(from, &mut |place: Place, result| {
+            let Some(tree) = self.tree() else { return None };
+            let read = tree.scrub(from, &mut |place: Place, result| {
                 seen.note(&path, place.page, result);
             });
             read.unwrap_or_else(|error| {
@@ -185,14 +189,14 @@ impl Maintain for Tiered {
     }
 
     fn data_bytes(&self) -> u64 {
-        let tree = self.tree();
-        tree.pages() * tree.page_bytes()
-            + (self.store().payload_pages() + self.values.live_pages()) * PAGE_BYTES as u64
+        let of_tree = self.tree().map_or(0, |tree| tree.pages() * tree.page_bytes());
+        of_tree + (self.store().payload_pages() + self.values.live_pages()) * PAGE_BYTES as u64
     }
 
     fn unwritten_bytes(&self) -> u64 {
         // A leaf for each dirty record, and what is dirty already, at most.
-        let leaves = self.hot.dirty().min(self.tree().pages()) * self.tree().page_bytes();
+        let of_tree = |tree: &BTree| self.hot.dirty().min(tree.pages()) * tree.page_bytes();
+        let leaves = self.tree().map_or(0, |tree| of_tree(&tree));
         leaves + self.hot.bytes() + self.cache.dirty_bytes()
     }
 
@@ -274,8 +278,7 @@ impl Bulk for Loading<'_> {
         keyspace.values.supersede_all();
         self.loaded.apply(0);
         self.loaded.keep();
-        let before = keyspace.tree.get().expect("it is open").swap(tree);
-        keyspace.replaced.lock().push(before);
+        keyspace.set_tree_to(tree);
         keyspace.hot.let_all_leave();
         keyspace.values.settle(&keyspace.values.cut(redo.0));
         Ok(())

@@ -64,10 +64,9 @@ impl Tiered {
             let clipped =
                 ScanRequest { lower: bounds(&part.0).0, upper: bounds(&part.0).1, ..*request };
             cold.clear();
-            if !is_empty(&clipped) {
-                self.tree().scan(&clipped, &mut cold)?;
-            } else {
-                cold.finished = true;
+            match self.tree() {
+                Some(tree) if !is_empty(&clipped) => tree.scan(&clipped, &mut cold)?,
+                _ => cold.finished = true,
             }
             let told = overlay::beyond(&mut cold);
             let covers = |key: &[u8]| {

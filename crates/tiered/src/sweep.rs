@@ -79,7 +79,14 @@ impl Tiered {
         if changes.is_empty() {
             return Ok(());
         }
-        let merged = self.tree().merge(&changes, &mut |change, replaced| {
+        let tree = match self.tree_made() {
+            Ok(tree) => tree,
+            Err(error) => {
+                self.hot.finish(victims, false);
+                return Err(error);
+            }
+        };
+        let merged = tree.merge(&changes, &mut |change, replaced| {
             let is_same = |pointer: &[u8]| change.value.is_some_and(|value| value.bytes == pointer);
             if let Some(pointer) = replaced.filter(|pointer| !is_same(pointer)) {
                 self.values.superseded(pointer);
