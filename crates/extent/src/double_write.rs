@@ -205,8 +205,12 @@ pub fn recover(
     // In page order, so that a simulated run does the same every time.
     let mut copies: BTreeMap<PageNumber, (Age, usize)> = BTreeMap::new();
     for (index, header, batch) in &found {
-        BlockHeader::name_batch(area.page_mut(*index), 0);
-        let ours = BlockKind::DATA.reads(header.kind)
+        let is_data = BlockKind::DATA.reads(header.kind);
+        // Other blocks name no batch; a wide one was misdirected here.
+        if is_data {
+            BlockHeader::name_batch(area.page_mut(*index), 0);
+        }
+        let ours = is_data
             && header.keyspace == keyspace
             && *batch >= oldest
             && owned(header.page) == Some(header.generation);

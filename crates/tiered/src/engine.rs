@@ -230,8 +230,24 @@ impl Tiered {
     fn publish_all(&self, redo: Lsn) -> Result<()> {
         let cut = self.values.cut(redo.0);
         self.bring_all_home()?;
+        if self.tree().is_none() && self.values.is_empty() {
+            // Nothing was ever brought home, so nothing is named.
+            return self.publish_nothing(redo);
+        }
         self.publish(&*self.tree_made()?, redo, || self.values.list(&cut))?;
         self.values.settle(&cut);
+        Ok(())
+    }
+
+    /// Publishes an empty keyspace without a tree.
+    fn publish_nothing(&self, redo: Lsn) -> Result<()> {
+        if redo > self.redo() {
+            let log = &self.context.log;
+            let durable = || log.ensure_durable(log.last_lsn());
+            self.store().publish(Checkpoint { redo, structure: 0 }, &[], durable)?;
+            self.redo.store(redo.0, SeqCst);
+            self.checkpoints.fetch_add(1, SeqCst);
+        }
         Ok(())
     }
 

@@ -16,7 +16,7 @@
 //!
 //! A reader in an old page finds it changed and begins anew, and so does one that comes from above.
 
-use spinney_base::Result;
+use spinney_base::{Result, probe};
 use spinney_cache::{Edit, Sight};
 use spinney_leaf::{Bounds, Coming, Entry, Image, Leaf, Records, record_words};
 
@@ -75,6 +75,7 @@ impl BTree {
         old: &[(Sight, Place)],
         image: Image,
     ) -> Result<Reshaped> {
+        let _inside = probe::enter("reshape");
         let old = old.iter().map(|(sight, place)| (*sight, *place, level)).collect();
         let Some(plan) = self.plan(level, old, image)? else { return Ok(Reshaped::Again) };
         let Plan { fresh, old, naming } = plan;
