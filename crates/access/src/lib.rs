@@ -27,7 +27,7 @@ mod tests;
 mod world;
 mod write_back;
 
-pub use btree::{BTree, Change, Home, Merged, Walked};
+pub use btree::{BTree, Change, Home, Merged, See, Walked};
 pub use checkpoint::TreeRoot;
 pub use place::Place;
 pub use shape::{RootPage, RootReader, read};

@@ -82,6 +82,12 @@ pub(crate) struct CowPages {
     count: AtomicU64,
 }
 
+/// The words of a page that was read.
+pub(crate) fn words_of(bytes: &[u8]) -> Vec<Word> {
+    let words = bytes.as_chunks::<8>().0.iter();
+    words.map(|word| Word::new(u64::from_le_bytes(*word).to_le())).collect()
+}
+
 /// The error for a page whose records are wrong.
 pub(crate) fn damaged_leaf(store: &Store, at: Place, wrong: Wrong) -> Error {
     Damage::new(wrong.expected, wrong.found).at(store.path(), at.page)
@@ -168,9 +174,7 @@ impl CowPages {
 
     /// Checks the records of a page whose header is right.
     pub(crate) fn check(&self, at: Place, bytes: &[u8]) -> Result<()> {
-        let words: Vec<Word> = (bytes.as_chunks::<8>().0.iter())
-            .map(|word| Word::new(u64::from_ne_bytes(*word)))
-            .collect();
+        let words = words_of(bytes);
         leaf_of(&words).check(LARGE, 0).map_err(|wrong| damaged_leaf(&self.store, at, wrong))
     }
 
@@ -314,7 +318,7 @@ impl Fresh<'_> {
     }
 
     /// Lets readers have it: something names it now.
-    pub(crate) fn is_named(mut self) {
+    pub(crate) fn name(mut self) {
         self.pages.count.fetch_add(1, Relaxed);
         drop(self.edit.take());
     }

@@ -8,10 +8,9 @@ use spinney_base::{Generation, Result};
 use spinney_extent::{Extent, Store};
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_leaf::{Image, Leaf};
-use spinney_sync::racy::Word;
 
 use crate::checkpoint::TreeRoot;
-use crate::pages::{HEADER_WORDS, LARGE, PageKind, damaged_leaf};
+use crate::pages::{HEADER_WORDS, LARGE, PageKind, damaged_leaf, words_of};
 use crate::place::Place;
 
 /// A page of a root that was read.
@@ -93,9 +92,7 @@ pub fn read(
 ) -> Result<RootPage> {
     let kind = PageKind::of_level(level).block();
     store.read_wide(place.page, order, place.generation, kind, buf.bytes_mut(), Purpose::TOOL)?;
-    let words: Vec<Word> = (buf.bytes().as_chunks::<8>().0.iter())
-        .map(|word| Word::new(u64::from_ne_bytes(*word)))
-        .collect();
+    let words = words_of(buf.bytes());
     let leaf = Leaf::new(&words[HEADER_WORDS..]);
     leaf.check(LARGE, 0).map_err(|wrong| damaged_leaf(store, place, wrong))?;
     let image = Image::of(leaf, |_| 0);

@@ -27,7 +27,7 @@ fn key(random: &mut Random, keys: u64) -> Vec<u8> {
     let mut key = format!("k{:03}/", number % 40).into_bytes();
     key.extend(number.to_be_bytes());
     // Some are long, so that parents fill up.
-    key.extend(std::iter::repeat_n(b'x', if number % 50 == 0 { 400 } else { 0 }));
+    key.extend(std::iter::repeat_n(b'x', if number.is_multiple_of(50) { 400 } else { 0 }));
     key
 }
 
@@ -160,25 +160,75 @@ fn the_tree_is_the_map() {
     }
 }
 
+/// Keys of the test beside each other.
+const KEYS: u64 = 1200;
+
+fn name(number: u64) -> Vec<u8> {
+    format!("{:05}", number * 7).into_bytes()
+}
+
+/// Every fourth key comes and goes.
+fn stays(number: u64) -> bool {
+    number % 4 != 3
+}
+
+/// Notes the version that a value shows, which is no older than before.
+fn see(seen: &mut BTreeMap<Vec<u8>, u64>, key: &[u8], bytes: &[u8]) {
+    let version = u64::from_be_bytes(bytes[..8].try_into().unwrap());
+    let is_whole = bytes.iter().zip(version.to_be_bytes().iter().cycle()).all(|(a, b)| a == b);
+    assert!(is_whole, "a mixture");
+    let before = seen.insert(key.to_vec(), version).unwrap_or(0);
+    assert!(version >= before, "{key:?}: {version} after {before}");
+}
+
+/// Reads some keys, and a range from either end.
+fn look(world: &World, random: &mut Random, seen: &mut BTreeMap<Vec<u8>, u64>) {
+    for _ in 0..20 {
+        let number = random.below(KEYS);
+        let mut bytes = Vec::new();
+        match world.tree.get(&name(number), &mut bytes).unwrap() {
+            Found::Absent => assert!(!stays(number), "key {number} is missing"),
+            _ => see(seen, &name(number), &bytes),
+        }
+    }
+    let first = random.below(KEYS - 100);
+    let (lower, upper) = (name(first), name(first + 100));
+    let mut request = ScanRequest {
+        lower: Bound::Included(&lower),
+        upper: Bound::Excluded(&upper),
+        records_wanted: 1000,
+        records_max: 1000,
+        bytes_max: usize::MAX,
+        keys_only: false,
+        ..ScanRequest::FIRST_KEY
+    };
+    if random.below(2) == 0 {
+        request.direction = Direction::Reverse;
+    }
+    let mut chunk = Chunk::default();
+    world.tree.scan(&request, &mut chunk).unwrap();
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    for index in 0..chunk.len() {
+        let (key, value) = chunk.get(index);
+        see(seen, key, value.bytes);
+        keys.push(key.to_vec());
+    }
+    if request.direction == Direction::Reverse {
+        keys.reverse();
+    }
+    assert!(keys.is_sorted_by(|one, next| one < next));
+    let there = (first..first + 100).filter(|number| stays(*number));
+    there.for_each(|number| assert!(keys.binary_search(&name(number)).is_ok()));
+}
+
 /// Two threads bring changes of their own keys home, one writes back, one takes checkpoints, and readers see
 /// each version whole, none older than before, and no key missing that is always there.
 fn beside_each_other(seed: u64, order: u8, frames: u64) {
-    const KEYS: u64 = 1200;
     let world = World::new(seed, order, frames);
-    let name = |number: u64| format!("{:05}", number * 7).into_bytes();
     let value = |number: u64, version: u64| {
         let length = 8 + (number * 31 + version * 57) % 300;
         (version.to_be_bytes().into_iter().cycle().take(length as usize)).collect::<Vec<u8>>()
     };
-    let version_of = |bytes: &[u8]| {
-        let version = u64::from_be_bytes(bytes[..8].try_into().unwrap());
-        assert!(
-            bytes.iter().zip(version.to_be_bytes().iter().cycle()).all(|(one, other)| one == other)
-        );
-        version
-    };
-    // Every fourth key comes and goes.
-    let stays = |number: u64| number % 4 != 3;
     let merge = |changes: &Changes| world.merge_into(&mut Model::new(), changes).unwrap();
     merge(
         &(0..KEYS).filter(|number| stays(*number)).map(|n| (name(n), Some(value(n, 0)))).collect(),
@@ -186,7 +236,7 @@ fn beside_each_other(seed: u64, order: u8, frames: u64) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for half in 0..2_u64 {
-            let (name, value, merge, done) = (&name, &value, &merge, &done);
+            let (value, merge, done) = (&value, &merge, &done);
             scope.spawn(move || {
                 let mut random = Random(seed * 2 + half);
                 for version in 1..400_u64 {
@@ -201,7 +251,7 @@ fn beside_each_other(seed: u64, order: u8, frames: u64) {
                 done.store(true, SeqCst);
             });
         }
-        let (world, name, done) = (&world, &name, &done);
+        let (world, done) = (&world, &done);
         scope.spawn(move || {
             while !done.load(SeqCst) {
                 world.tree.write_back(20).unwrap();
@@ -214,49 +264,10 @@ fn beside_each_other(seed: u64, order: u8, frames: u64) {
         });
         for reader in 0..2 {
             scope.spawn(move || {
-                let (mut random, mut seen) = (Random(seed + 100 + reader), BTreeMap::new());
-                let mut see = |key: &[u8], bytes: &[u8]| {
-                    let version = version_of(bytes);
-                    let before = seen.insert(key.to_vec(), version).unwrap_or(0);
-                    assert!(version >= before, "{key:?}: {version} after {before}");
-                };
+                let mut random = Random(seed + 100 + reader);
+                let mut seen = BTreeMap::new();
                 while !done.load(SeqCst) {
-                    for _ in 0..20 {
-                        let number = random.below(KEYS);
-                        let mut bytes = Vec::new();
-                        match world.tree.get(&name(number), &mut bytes).unwrap() {
-                            Found::Absent => assert!(!stays(number), "key {number} is missing"),
-                            _ => see(&name(number), &bytes),
-                        }
-                    }
-                    let first = random.below(KEYS - 100);
-                    let (lower, upper) = (name(first), name(first + 100));
-                    let mut request = ScanRequest {
-                        lower: Bound::Included(&lower),
-                        upper: Bound::Excluded(&upper),
-                        records_wanted: 1000,
-                        records_max: 1000,
-                        bytes_max: usize::MAX,
-                        keys_only: false,
-                        ..ScanRequest::FIRST_KEY
-                    };
-                    if random.below(2) == 0 {
-                        request.direction = Direction::Reverse;
-                    }
-                    let mut chunk = Chunk::default();
-                    world.tree.scan(&request, &mut chunk).unwrap();
-                    let mut keys: Vec<Vec<u8>> = Vec::new();
-                    for index in 0..chunk.len() {
-                        let (key, value) = chunk.get(index);
-                        see(key, value.bytes);
-                        keys.push(key.to_vec());
-                    }
-                    if request.direction == Direction::Reverse {
-                        keys.reverse();
-                    }
-                    assert!(keys.is_sorted_by(|one, next| one < next));
-                    let there = (first..first + 100).filter(|number| stays(*number));
-                    there.for_each(|number| assert!(keys.binary_search(&name(number)).is_ok()));
+                    look(world, &mut random, &mut seen);
                 }
             });
         }
@@ -281,7 +292,7 @@ fn a_checkpoint_waits_for_no_page_that_nothing_names() {
 }
 
 fn random_bit(number: u64, version: u64) -> bool {
-    (number ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15)).count_ones() % 2 == 0
+    (number ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15)).count_ones().is_multiple_of(2)
 }
 
 #[test]

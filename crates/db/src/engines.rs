@@ -47,9 +47,6 @@ engines! {
     /// Batches that gather in memory over trees that are never changed in place: writes of data
     /// larger than memory, short ranges, snapshots.
     Turtle = spinney_turtle::ROW,
-    /// A B+tree whose pages are never written in place, under a small tier that gathers writes: data a
-    /// hundred times the memory.
-    BTree = spinney_tiered::ROW,
 }
 
 impl EngineKind {

@@ -16,7 +16,7 @@
 //! | 0 | 16 | 0 |
 //! | 1 | 64 | what the owner keeps |
 //! | 2 | 16 | bytes of the lower bound |
-//! | 2 | 16 | bytes of the upper bound, or [`NO_BOUND`] |
+//! | 2 | 16 | bytes of the upper bound; 65,535 where there is none |
 //! | 2 | 16 | bytes that all keys between the bounds share |
 //! | 2 | 16 | what the owner notes of the leaf ([`Leaf::notes`]) |
 //! | 3 to 6 | 32 each | heads of the first slots of the last eight ninths; all 0 with fewer than 18 records |

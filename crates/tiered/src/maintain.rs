@@ -153,7 +153,7 @@ impl Maintain for Tiered {
     fn scrub(&self, from: &[u8]) -> Scrubbed {
         let path = self.store().path().to_owned();
         scrub(&self.values, from, |from, seen| {
-            let Some(tree) = self.tree() else { return None };
+            let tree = self.tree()?;
             let read = tree.scrub(from, &mut |place: Place, result| {
                 seen.note(&path, place.page, result);
             });

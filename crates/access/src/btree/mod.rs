@@ -51,7 +51,7 @@ use crate::pages::{CowPages, LARGE, PageKind};
 use root::Root;
 
 pub use merge::{Change, Home, Merged};
-pub use walk::Walked;
+pub use walk::{See, Walked};
 
 /// A B+tree. Thread-safe.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl BTree {
             fresh.leaf().set_owner(0);
             fresh.leaf().write(Bounds { lower: &[], upper: None }, 0, std::iter::empty());
             let place = fresh.place;
-            fresh.is_named();
+            fresh.name();
             Root::new(place, 0)
         };
         Ok(BTree { pages, root, writing: Mutex::new(()), log })

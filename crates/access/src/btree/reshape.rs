@@ -89,7 +89,7 @@ impl BTree {
             }
             _ => unreachable!("it was taken as it was planned"),
         }
-        fresh.into_iter().for_each(Fresh::is_named);
+        fresh.into_iter().for_each(Fresh::name);
         drop(above);
         for (edit, (_, place, level)) in held.into_iter().zip(&old) {
             self.pages.remove(edit, *place, *level);

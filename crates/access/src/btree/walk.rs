@@ -10,6 +10,9 @@ use crate::pages::{PageKind, leaf_of};
 use crate::place::Place;
 use crate::shape::RootReader;
 
+/// Gets a key, its value or the pointer to it, and the flags of the record.
+pub type See<'s> = dyn FnMut(&[u8], &[u8], u8) + 's;
+
 /// What a tree has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Walked {
@@ -219,7 +222,7 @@ impl BTree {
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    pub fn walk(&self, see: &mut dyn FnMut(&[u8], &[u8], u8)) -> Result<Walked> {
+    pub fn walk(&self, see: &mut See<'_>) -> Result<Walked> {
         let (root, mut walked) = (self.root.see(), Walked::default());
         self.walk_below((root.place, root.level), (&[], None), see, &mut walked)?;
         Ok(walked)
@@ -229,7 +232,7 @@ impl BTree {
         &self,
         (at, level): (Place, u8),
         (lower, upper): (&[u8], Option<&[u8]>),
-        see: &mut dyn FnMut(&[u8], &[u8], u8),
+        see: &mut See<'_>,
         walked: &mut Walked,
     ) -> Result<()> {
         let (image, children) = {
