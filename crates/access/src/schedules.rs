@@ -56,7 +56,7 @@ fn contents(world: &World) -> BTreeMap<u8, u8> {
 /// H10: a reader misses no key while its leaf is divided, and sees no older value after a newer one.
 #[test]
 fn h10_readers_beside_a_split() {
-    check(400, || {
+    check(2000, || {
         let world = world();
         let reader = thread(&world, |world| {
             let mut newest = 0;
@@ -76,7 +76,7 @@ fn h10_readers_beside_a_split() {
 /// H18: a page that moves is found, and an edit beside it is not lost.
 #[test]
 fn h18_a_page_moves_beside_changes() {
-    check(400, || {
+    check(2000, || {
         let world = world();
         world.merge_into(&mut Model::new(), &put(&[10, 60], 1)).unwrap();
         let writer = thread(&world, |world| _ = world.tree.write_back(9).unwrap());
@@ -95,7 +95,7 @@ fn h18_a_page_moves_beside_changes() {
 /// came home before it began.
 #[test]
 fn h12_a_checkpoint_beside_splits() {
-    check(400, || {
+    check(2000, || {
         let world = world();
         world.merge_into(&mut Model::new(), &put(&[20], 1)).unwrap();
         let merger = thread(&world, |world| {
@@ -116,7 +116,7 @@ fn h12_a_checkpoint_beside_splits() {
 /// Two threads divide neighbouring leaves under one parent.
 #[test]
 fn two_splits_under_one_parent() {
-    check(400, || {
+    check(2000, || {
         let world = world();
         let other = thread(&world, |world| {
             world.merge_into(&mut Model::new(), &put(&[41, 45, 55, 65], 1)).unwrap();

@@ -75,6 +75,7 @@ impl World {
         World { disk, store, tree }
     }
 
+    #[cfg(not(feature = "shuttle"))]
     pub(crate) fn check(&self, model: &Model) {
         let mut found = Model::new();
         let walked = self
