@@ -113,6 +113,22 @@ fn h12_a_checkpoint_beside_splits() {
     });
 }
 
+/// H10: a change in a leaf that another thread divides is not lost.
+#[test]
+fn h10_two_changes_of_one_leaf() {
+    check(2000, || {
+        let world = world();
+        let other = thread(&world, |world| {
+            world.merge_into(&mut Model::new(), &put(&[10], 1)).unwrap();
+            world.merge_into(&mut Model::new(), &put(&[30], 1)).unwrap();
+        });
+        world.merge_into(&mut Model::new(), &put(&[12, 15, 25], 1)).unwrap();
+        other.join().unwrap();
+        assert_eq!((get(&world, 10), get(&world, 30)), (Some(1), Some(1)), "a change was lost");
+        assert_eq!(contents(&world).len(), 9);
+    });
+}
+
 /// Two threads divide neighbouring leaves under one parent.
 #[test]
 fn two_splits_under_one_parent() {

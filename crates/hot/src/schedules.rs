@@ -40,7 +40,7 @@ fn h2_a_put_between_copy_and_end_is_kept() {
 /// A leaf splits under those who look for its keys.
 #[test]
 fn a_split_hides_no_key() {
-    check(500, || {
+    check(2_000, || {
         let shared = world(12);
         let writer = thread(&shared, |shared| (2..8).for_each(|number| shared.write_new(number)));
         let reader =
@@ -57,7 +57,7 @@ fn a_split_hides_no_key() {
 /// Leaves join while the hand passes; what stays is found, and a range has each key once.
 #[test]
 fn the_hand_hides_no_key() {
-    check(300, || {
+    check(1_500, || {
         let shared = world(12);
         (0..12).for_each(|number| shared.write_new(number));
         let sweeper = thread(&shared, |shared| (0..3).for_each(|_| shared.sweep()));
