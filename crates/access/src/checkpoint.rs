@@ -17,9 +17,9 @@ use spinney_base::{Error, ErrorKind, Result};
 use spinney_cache::{Sight, Written};
 use spinney_io::AlignedBuf;
 
-use crate::btree::BTree;
-use crate::place::Place;
-use crate::write_back::Dirty;
+use crate::btree::tree::BTree;
+use crate::dirty::Dirty;
+use crate::place::{Place, TreeRoot};
 
 /// Leaves that may be fresh when the gate closes. With more, splits wait longer; with fewer, rounds write
 /// what is fresh for a moment only.
@@ -28,15 +28,6 @@ const FRESH_MAX: usize = 64;
 const ROUNDS_MAX: usize = 8;
 /// Places allocated beyond those that were needed a moment ago.
 const PLACES_MORE: usize = 32;
-
-/// The root of a tree, as a slot names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreeRoot {
-    /// Where the root lies.
-    pub place: Place,
-    /// Its level; leaves have 0.
-    pub level: u8,
-}
 
 /// Inner nodes that were copied.
 struct Copies {

@@ -15,6 +15,7 @@
 
 pub mod btree;
 mod checkpoint;
+mod dirty;
 mod gate;
 mod pages;
 mod place;
@@ -28,6 +29,5 @@ mod world;
 mod write_back;
 
 pub use btree::{BTree, Change, Home, Merged, See, Walked};
-pub use checkpoint::TreeRoot;
-pub use place::Place;
+pub use place::{Place, TreeRoot};
 pub use shape::{RootPage, RootReader, read};

@@ -29,9 +29,9 @@ use spinney_io::{AlignedBuf, Purpose};
 use spinney_leaf::{Leaf, Wrong};
 use spinney_sync::racy::Word;
 
+use crate::dirty::Dirty;
 use crate::gate::Gate;
 use crate::place::Place;
-use crate::write_back::Dirty;
 
 /// Words of a block's header, in front of the leaf.
 pub(crate) const HEADER_WORDS: usize = spinney_extent::HEADER_BYTES / 8;

@@ -37,3 +37,20 @@ impl Place {
         Place { page: PageNumber(word as u32), generation: Generation((word >> 32) as u32) }
     }
 }
+
+/// The root of a tree, as a slot names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeRoot {
+    /// Where the root lies.
+    pub place: Place,
+    /// Its level; leaves have 0.
+    pub level: u8,
+}
+
+impl TreeRoot {
+    /// Returns place and level, as [`RootReader::read`](crate::RootReader::read) takes them.
+    #[must_use]
+    pub fn page(self) -> (Place, u8) {
+        (self.place, self.level)
+    }
+}

@@ -9,7 +9,6 @@ use spinney_extent::{Extent, Store};
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_leaf::{Image, Leaf};
 
-use crate::checkpoint::TreeRoot;
 use crate::pages::{HEADER_WORDS, LARGE, PageKind, damaged_leaf, words_of};
 use crate::place::Place;
 
@@ -107,12 +106,4 @@ pub fn read(
         return Err(damaged_leaf(store, place, wrong));
     }
     Ok(page)
-}
-
-impl TreeRoot {
-    /// Returns place and level, as [`RootReader::read`] takes them.
-    #[must_use]
-    pub fn page(self) -> (Place, u8) {
-        (self.place, self.level)
-    }
 }

@@ -11,8 +11,7 @@ use spinney_io::sim::SimDisk;
 use spinney_wal::{Log, LogOptions};
 
 use crate::btree::{BTree, Change};
-use crate::checkpoint::TreeRoot;
-use crate::place::Place;
+use crate::place::{Place, TreeRoot};
 
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;

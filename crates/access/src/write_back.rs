@@ -14,28 +14,14 @@ use spinney_base::{Error, ErrorKind, Result};
 use spinney_cache::{DirtyHand, DirtyPage, Look, PageId, Sight, Written};
 use spinney_io::{AlignedBuf, Purpose};
 
-use crate::btree::BTree;
 use crate::btree::descend::place_at;
+use crate::btree::tree::BTree;
+use crate::dirty::Dirty;
 use crate::pages::{CowPages, PageKind, leaf_of};
 use crate::place::Place;
 
 /// Most pages of a batch. With more, the copy takes more memory; with fewer, the disk waits.
 const BATCH_PAGES: usize = 64;
-
-/// A dirty page that is to be written.
-#[derive(Clone, Debug)]
-pub(crate) struct Dirty {
-    pub(crate) level: u8,
-    pub(crate) lower: Vec<u8>,
-    pub(crate) is_fresh: bool,
-    pub(crate) id: PageId,
-}
-
-impl Dirty {
-    pub(crate) fn place(&self) -> Place {
-        Place { page: self.id.page, generation: self.id.generation }
-    }
-}
 
 impl CowPages {
     /// The dirty pages now, in the order of their levels and of their keys.

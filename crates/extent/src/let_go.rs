@@ -19,7 +19,7 @@
 //! A gate takes a generation of its own. A page of a later one was allocated after the gate, so no
 //! copy names it, and it is free as soon as it is let go.
 //!
-//! The store has one [`LetGo`] beside its free map, under the same lock. Whatever becomes free here
+//! The store has one [`LetGo`] beside its free map, under the same lock ([`gate`](crate::gate)). Whatever becomes free here
 //! is held back while a [`Hold`](crate::Hold) exists, as everything that is freed (P26). Nothing of
 //! it is on disk: opening derives the free map from what the durable slot names.
 //!
@@ -28,18 +28,17 @@
 //! 2. `before_gate` is empty while no slot is on its way.
 //! 3. Every page in the sets has a generation of at most `gate`.
 
-use spinney_base::{Generation, PageNumber, Result};
+use spinney_base::{Generation, PageNumber};
 
 use crate::extents::Extents;
 use crate::free::Extent;
-use crate::store::{Space, Store};
 
 /// Extents that were let go and may be named. A set takes memory once it is used.
 #[derive(Debug, Default)]
 pub(crate) struct LetGo {
     /// The generation of the last gate. Until the first gate of a life: the last generation that
     /// the life before may have used.
-    gate: Generation,
+    pub(crate) gate: Generation,
     /// While a slot is on its way: the generation of the gate before.
     on_its_way: Option<Generation>,
     /// Let go before the gate whose slot is on its way.
@@ -68,7 +67,7 @@ impl HeldBack {
 impl LetGo {
     /// Keeps an extent if it may be named. Returns whether it does; otherwise the extent is free.
     #[must_use]
-    fn keeps(&mut self, extent: Extent, generation: Generation) -> bool {
+    pub(crate) fn keeps(&mut self, extent: Extent, generation: Generation) -> bool {
         let may_be_named = generation <= self.gate;
         if may_be_named {
             self.after_gate.get_or_insert_default().put(extent);
@@ -76,21 +75,21 @@ impl LetGo {
         may_be_named
     }
 
-    fn close(&mut self, gate: Generation) {
+    pub(crate) fn close(&mut self, gate: Generation) {
         self.before_gate = self.after_gate.take();
         self.on_its_way = Some(self.gate);
         self.gate = gate;
     }
 
     /// Returns what no slot names any more.
-    fn published(&mut self) -> Option<Box<Extents>> {
+    pub(crate) fn published(&mut self) -> Option<Box<Extents>> {
         self.on_its_way.take()?;
         self.before_gate.take()
     }
 
     /// Joins the sets. The gate before counts again if the slot that was on its way is certainly
     /// not on disk.
-    fn failed(&mut self, may_be_on_disk: bool) {
+    pub(crate) fn failed(&mut self, may_be_on_disk: bool) {
         let Some(before) = self.on_its_way.take() else { return };
         if let Some(waiting) = self.before_gate.take() {
             self.after_gate.get_or_insert_default().join(*waiting);
@@ -109,65 +108,5 @@ impl LetGo {
     /// Returns whether a page waits.
     pub(crate) fn contains(&self, page: PageNumber) -> bool {
         self.before_gate.iter().chain(&self.after_gate).any(|set| set.contains(page))
-    }
-}
-
-impl Space {
-    /// Takes all generations up to here for those of pages that the durable slot names.
-    pub(crate) fn nothing_is_new(&mut self) {
-        self.let_go.gate = Generation(self.next_generation.saturating_sub(1));
-    }
-}
-
-impl Store {
-    /// Lets an extent of this generation go. It is free at once if no slot can name it, else when
-    /// a slot that does not name it is durable. The structure names it no more, and no reader
-    /// relies on it.
-    ///
-    /// # Panics
-    /// When it was let go or freed before.
-    pub fn let_go(&self, extent: Extent, generation: Generation) {
-        let mut space = self.space.lock();
-        if !space.let_go.keeps(extent, generation) {
-            space.free(extent);
-        }
-    }
-
-    /// Begins a slot: what was let go so far is free once it is durable. The caller copies the root
-    /// before the structure changes again, publishes the copy, and then calls [`Store::published`]
-    /// or [`Store::failed`]. Returns the generation that the gate took: pages of later ones are not
-    /// in the copy. A slot that is on its way counts as failed.
-    ///
-    /// # Errors
-    /// As [`Store::allocate`], and then no gate was closed.
-    pub fn close_gate(&self) -> Result<Generation> {
-        let mut space = self.space_to_take()?;
-        self.options.poison.check()?;
-        let gate = self.take_generation(&mut space)?;
-        space.let_go.failed(false);
-        space.let_go.close(gate);
-        Ok(gate)
-    }
-
-    /// Ends a slot that is durable, and frees what was let go before its gate. Without a slot on
-    /// its way nothing changes.
-    pub fn published(&self) {
-        let mut space = self.space.lock();
-        let freed = space.let_go.published();
-        freed.iter().flat_map(|freed| freed.iter()).for_each(|extent| space.free(extent));
-    }
-
-    /// Ends a slot that was not written: all that waits, waits for the next one. A slot that may
-    /// have been written has poisoned the database (P21), and its gate still counts. Without a slot
-    /// on its way nothing changes.
-    pub fn failed(&self) {
-        let may_be_on_disk = self.options.poison.is_set();
-        self.space.lock().let_go.failed(may_be_on_disk);
-    }
-
-    /// Returns how many pages were let go and wait for a slot.
-    #[must_use]
-    pub fn held_back(&self) -> HeldBack {
-        self.space.lock().let_go.pages()
     }
 }

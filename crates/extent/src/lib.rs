@@ -16,6 +16,7 @@
 //! crate knows no tree: the engine says which pages are
 //! owned.
 
+mod adjacent;
 mod audit;
 pub mod batch;
 mod bits;
@@ -23,6 +24,7 @@ mod copy;
 pub mod double_write;
 mod extents;
 pub mod free;
+mod gate;
 mod give_back;
 pub mod header;
 mod holes;

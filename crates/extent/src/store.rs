@@ -30,6 +30,7 @@ use spinney_io::{
     AlignedBuf, Directory, File, OpenMode, Purpose, takes_no_reserve, without_reserve,
 };
 
+use crate::adjacent::runs_of;
 use crate::double_write::{self, DoubleWrite, HALF_PAGES};
 use crate::extents::Extents;
 use crate::free::{Extent, FreeMap};
@@ -38,7 +39,6 @@ use crate::holes::Holes;
 use crate::let_go::LetGo;
 use crate::slot::{EXTENTS_MAX, SLOT_PAGES, Slot, Slots};
 use crate::slots::SlotPages;
-use crate::write::runs_of;
 
 /// First page that extents may use.
 pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;

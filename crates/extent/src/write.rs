@@ -7,6 +7,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{PageNumber, Result};
 use spinney_io::{AlignedBuf, Purpose, Transfer};
 
+use crate::adjacent::runs_of;
 use crate::header::BlockHeader;
 use crate::store::Store;
 
@@ -60,22 +61,4 @@ impl Store {
         self.file.transfer(&mut batch, purpose);
         batch.into_iter().try_for_each(|transfer| transfer.result)
     }
-}
-
-/// Returns the runs of adjacent blocks of 2^`order` pages, with their bytes, which lie in the same
-/// order.
-pub(crate) fn runs_of<'a>(
-    pages: &[PageNumber],
-    order: u8,
-    bytes: &'a [u8],
-) -> Vec<(PageNumber, &'a [u8])> {
-    let mut left = bytes;
-    pages
-        .chunk_by(|one, next| one.0.checked_add(1 << order) == Some(next.0))
-        .map(|run| {
-            let (here, rest) = left.split_at(run.len() * (PAGE_BYTES << order));
-            left = rest;
-            (run[0], here)
-        })
-        .collect()
 }

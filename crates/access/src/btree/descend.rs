@@ -5,8 +5,8 @@ use spinney_base::{Error, ErrorKind, Result};
 use spinney_cache::{Look, Sight};
 use spinney_leaf::Leaf;
 
-use crate::btree::BTree;
 use crate::btree::root::RootSeen;
+use crate::btree::tree::BTree;
 use crate::pages::{PageKind, leaf_of};
 use crate::place::Place;
 

@@ -4,9 +4,9 @@ use spinney_base::shim::thread;
 use spinney_base::{Result, ValueRef};
 use spinney_leaf::{Entry, Image, Leaf, Records};
 
-use crate::btree::BTree;
 use crate::btree::descend::{Node, entry_for, place_at};
 use crate::btree::reshape::{Reshaped, compact};
+use crate::btree::tree::BTree;
 use crate::pages::{LARGE, PageKind, leaf_of};
 use crate::place::Place;
 

@@ -20,9 +20,9 @@ use spinney_base::{Result, probe};
 use spinney_cache::{Edit, Sight};
 use spinney_leaf::{Bounds, Coming, Entry, Image, Leaf, Records, record_words};
 
-use crate::btree::BTree;
 use crate::btree::descend::{Node, place_at};
 use crate::btree::root::{RootHeld, RootSeen};
+use crate::btree::tree::BTree;
 use crate::pages::{Fresh, PageKind, leaf_of};
 use crate::place::{PLACE_BYTES, Place};
 

@@ -9,8 +9,8 @@ use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Direction, ScanRequest, overlay};
 use spinney_leaf::Leaf;
 
-use crate::btree::BTree;
 use crate::btree::descend::Toward;
+use crate::btree::tree::BTree;
 use crate::pages::LARGE;
 
 impl BTree {

@@ -4,8 +4,8 @@ use spinney_base::{Generation, Result};
 use spinney_extent::Extent;
 use spinney_leaf::{Image, Leaf};
 
-use crate::btree::BTree;
 use crate::btree::descend::place_at;
+use crate::btree::tree::BTree;
 use crate::pages::{PageKind, leaf_of};
 use crate::place::Place;
 use crate::shape::RootReader;

@@ -1,0 +1,120 @@
+//! The tree: its pages, its root word, and lookups.
+
+use std::sync::Arc;
+
+use spinney_base::Result;
+use spinney_base::shim::Mutex;
+use spinney_cache::Cache;
+use spinney_engine::{Found, Resident};
+use spinney_extent::Store;
+use spinney_leaf::Bounds;
+use spinney_wal::Log;
+
+use crate::btree::root::Root;
+use crate::pages::{CowPages, LARGE, PageKind};
+use crate::place::TreeRoot;
+
+/// A B+tree. Thread-safe.
+#[derive(Debug)]
+pub struct BTree {
+    pub(crate) pages: CowPages,
+    pub(crate) root: Root,
+    /// Held by one thread that writes pages back.
+    pub(crate) writing: Mutex<()>,
+    pub(crate) log: Arc<Log>,
+}
+
+impl BTree {
+    /// Makes an empty tree, of pages of 2^`order` pages of 4 KiB each.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    pub fn create(
+        store: Arc<Store>,
+        cache: &Arc<Cache>,
+        order: u8,
+        log: Arc<Log>,
+    ) -> Result<BTree> {
+        let pages = CowPages::new(store, cache, order);
+        let root = {
+            let fresh = pages.fresh(PageKind::Leaf, 1)?.pop().expect("one was asked for");
+            fresh.leaf().set_owner(0);
+            fresh.leaf().write(Bounds { lower: &[], upper: None }, 0, std::iter::empty());
+            let place = fresh.place;
+            fresh.name();
+            Root::new(place, 0)
+        };
+        Ok(BTree { pages, root, writing: Mutex::new(()), log })
+    }
+
+    /// Opens a tree that a slot names. It reads nothing: the caller asks for the extents that the tree owns
+    /// with [`BTree::owned`], and gives them to the store before anything is changed.
+    #[must_use]
+    pub fn open(
+        store: Arc<Store>,
+        cache: &Arc<Cache>,
+        order: u8,
+        log: Arc<Log>,
+        root: TreeRoot,
+    ) -> BTree {
+        let pages = CowPages::new(store, cache, order);
+        BTree { pages, root: Root::new(root.place, root.level), writing: Mutex::new(()), log }
+    }
+
+    /// Returns the binary logarithm of the 4 KiB pages of a page.
+    #[must_use]
+    pub fn order(&self) -> u8 {
+        self.pages.order()
+    }
+
+    /// Returns the longest key and value together that a leaf takes: a quarter of it.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> usize {
+        self.pages.record_bytes_max()
+    }
+
+    /// Appends a key's value, or the pointer to a large one, and says which.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    #[inline]
+    pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Found> {
+        let start = out.len();
+        loop {
+            let node = self.descend(key, 0)?.expect("every tree has leaves");
+            let leaf = node.leaf();
+            let slot = leaf.search(key).ok().map(|index| leaf.slot(index));
+            if let Some(slot) = slot {
+                leaf.value(slot, out);
+            }
+            if self.pages.is_valid(node.look.sight()) {
+                return Ok(match slot {
+                    None => Found::Absent,
+                    Some(slot) if slot.is(LARGE) => Found::Large,
+                    Some(_) => Found::Inline,
+                });
+            }
+            out.truncate(start);
+        }
+    }
+
+    /// The same from pages in memory only. It waits for nobody.
+    pub fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        let start = out.len();
+        let Some(node) = self.find(key) else { return Resident::Unknown };
+        let leaf = node.leaf();
+        let slot = leaf.search(key).ok().map(|index| leaf.slot(index));
+        if let Some(slot) = slot {
+            leaf.value(slot, out);
+        }
+        if !self.pages.is_valid(node.look.sight()) {
+            out.truncate(start);
+            return Resident::Unknown;
+        }
+        match slot {
+            None => Resident::Absent,
+            Some(slot) if slot.is(LARGE) => Resident::Large,
+            Some(_) => Resident::Present,
+        }
+    }
+}
