@@ -37,7 +37,7 @@ struct Copies {
 
 impl BTree {
     /// Writes the tree so that a slot can name it, and calls `publish` with its root, which syncs and writes
-    /// the slot. Every change that came home before the call is in it.
+    /// the slot. Every change that was merged before the call is in it.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`, and what `publish` answers; the tree is as it was.

@@ -13,7 +13,7 @@
 //! written nowhere yet, and is written where it was allocated.
 //!
 //! **Invariants**
-//! 1. The words of a page are stored only under its [`Edit`]; who reads validates afterwards (rule P27).
+//! 1. The words of a page are stored only under its [`Edit`]; a reader validates afterwards (rule P27).
 //! 2. A page that a parent names is in the cache and changed, or its block at its place holds its words.
 //! 3. A place is let go once nothing in memory names it, and reused only when no slot does (rule H11).
 

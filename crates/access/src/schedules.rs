@@ -109,7 +109,7 @@ fn h12_a_checkpoint_beside_splits() {
         for key in [10, 20, 30, 40, 50, 60] {
             assert!(found.contains_key(&key), "key {key} is nowhere: {found:?}");
         }
-        assert!(found[&20] >= 1, "what came home before is not there");
+        assert!(found[&20] >= 1, "what was merged before is not there");
     });
 }
 

@@ -95,7 +95,7 @@ impl EditableFile {
     /// Returns `false` once the hand has passed all frames. A lap from [`DirtyHand::default`] on
     /// lists every page that was marked dirty and released before it began, and was not written
     /// back or forgotten meanwhile; pages that become dirty beside it may be missing. A fresh page
-    /// that was never released is not listed: whoever waits for its holder may be waited for.
+    /// that was never released is not listed: a thread that waits for its holder may be waited for.
     pub fn dirty_pages(&self, hand: &mut DirtyHand, most: usize, out: &mut Vec<DirtyPage>) -> bool {
         let cache = &*self.handle.cache;
         let end = cache.clock.lock().frames();

@@ -1,4 +1,4 @@
-//! All records of one leaf, or of neighbours, and how they are spread over leaves anew: splits, shares
+//! All records of one leaf, or of neighbours, and how they are spread over other leaves: splits, shares
 //! and joins are the same step with other numbers of leaves before and after.
 
 use crate::layout::{Bounds, HEADER_WORDS, Leaf, WORD, record_words};

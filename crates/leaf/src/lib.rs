@@ -10,7 +10,7 @@
 //!
 //! One format for what is kept in memory only (the hot tier) and for pages of trees, whose blocks have a
 //! header in front. [`layout`] has the bytes and what is done with one leaf, [`image`] spreads the records
-//! of some neighbours over leaves anew, [`records`] holds copies, [`check`] is for what comes from disk.
+//! of some neighbours over other leaves, [`records`] holds copies, [`check`] is for what comes from disk.
 //!
 //! **Concurrency.** The crate knows no latch. A reader takes what it loads for nothing until its owner has
 //! validated the version of the block; a writer is alone. **Invariants** are those of [`layout`].

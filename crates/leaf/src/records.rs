@@ -20,7 +20,7 @@ struct Place {
 }
 
 impl Records {
-    /// Makes room for so many records, and bytes of all of them.
+    /// Reserves room for `records` records of `bytes` bytes together.
     #[must_use]
     pub fn with_capacity(records: usize, bytes: usize) -> Records {
         Records { bytes: Vec::with_capacity(bytes), places: Vec::with_capacity(records) }

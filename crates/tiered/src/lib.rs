@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   put ----> tier: records, dirty or clean, in the order of the keys        [ants* bee cab* ...]
-//!                |  a sweep goes through it, and brings changes of neighbours home together
+//!                |  a sweep goes through it, and merges changes of neighbours together
 //!                v
 //!             tree: pages in memory, changed or as on disk                    [leaf][leaf]...
 //!                |  write-back, side by side, to new places
@@ -16,7 +16,7 @@
 //! and makes them clean, unless they were written again meanwhile (rules H1, H2). A lookup asks the tier, and
 //! then the tree (H4).
 //!
-//! **Checkpoint.** All dirty records are brought home, then the tree is written, and a slot names its root. So
+//! **Checkpoint.** All dirty records are merged into the tree, then the tree is written, and a slot names its root. So
 //! everything up to the redo LSN is in the root; later records may be there, too, and replay applies them
 //! again. Migration is never logged.
 //!
@@ -26,7 +26,7 @@
 //!
 //! **Invariants**
 //! 1. A key's newest value is in the tier, or in the tree and not in the tier, or the same in both.
-//! 2. One thread sweeps at a time, so no two bring versions of one key home (H17).
+//! 2. One thread sweeps at a time, so no two merge versions of one key (H17).
 //! 3. No checkpoint is published while the log is replayed (P19).
 //!
 //! **Differs from the paper**: pages are never written in place; downward moves are not logged.

@@ -59,7 +59,7 @@ impl Tiered {
             }
             let last = chunk.len().checked_sub(1).map(|last| chunk.get(last).0.to_vec());
             let next = chunk.resume.take().or(last.map(Bound::Excluded));
-            lower = next.expect("a range that goes on says where");
+            lower = next.expect("a range that is not finished says where");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sweeps: the hand goes through the tier, and what it takes along is brought home.
+//! Sweeps: the hand goes through the tier, and what it takes along is merged into the tree.
 
 use spinney_access::Change;
 use spinney_base::{Error, ErrorKind, Result, probe};

@@ -1,4 +1,4 @@
-//! Bringing changes home: all changes of a leaf's keys at once, in the order of the keys.
+//! Merging changes into leaves: all changes of a leaf's keys at once, in the order of the keys.
 
 use spinney_base::shim::thread;
 use spinney_base::{Result, ValueRef};
@@ -16,7 +16,7 @@ const SPARSE_PART: usize = 4;
 /// Pages that the changes of one leaf fill in one step, at most.
 const PARTS_MAX: usize = 4;
 
-/// A change that comes home.
+/// A change for the tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     /// The key.
@@ -25,7 +25,7 @@ pub struct Change<'a> {
     pub value: Option<ValueRef<'a>>,
 }
 
-/// What bringing changes home took.
+/// Result of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// Leaves that changed.
@@ -34,7 +34,7 @@ pub struct Merged {
     pub records: i64,
 }
 
-/// Told of each change once its page in memory has it, with the pointer to the large value that it replaced,
+/// Called for each change once its page in memory has it, with the pointer to the large value that it replaced,
 /// if it did.
 pub type Home<'h> = dyn FnMut(&Change<'_>, Option<&[u8]>) + 'h;
 
@@ -52,11 +52,11 @@ enum Took {
 }
 
 impl BTree {
-    /// Brings changes home, whose keys ascend strictly. Nobody else changes records in their ranges
+    /// Merges changes, whose keys ascend strictly, into their leaves. Nobody else changes records in their ranges
     /// meanwhile (rule H17).
     ///
     /// # Errors
-    /// `Full`, `Poisoned`, `Io` or `Corruption`. `home` was told of those that came home before.
+    /// `Full`, `Poisoned`, `Io` or `Corruption`. `home` was called for those that were merged before.
     pub fn merge(&self, changes: &[Change<'_>], home: &mut Home<'_>) -> Result<Merged> {
         let (mut rest, mut merged) = (changes, Merged::default());
         while let Some(first) = rest.first() {
@@ -123,7 +123,7 @@ impl BTree {
         took
     }
 
-    /// Brings the first changes home whose leaf has no room for them, by new leaves. Returns how many.
+    /// Merges the first changes whose leaf has no room for them, by new leaves. Returns how many.
     fn merge_anew(
         &self,
         changes: &[Change<'_>],
@@ -157,7 +157,7 @@ impl BTree {
         }
     }
 
-    /// The number of changes, of the first ones, that come home in one step: a step holds all new pages.
+    /// The number of changes, of the first ones, that are merged in one step: a step holds all new pages.
     fn count_for_parts(&self, changes: &[Change<'_>]) -> usize {
         let mut bytes = PARTS_MAX * self.pages.page_bytes();
         let fits = |change: &&Change<'_>| {

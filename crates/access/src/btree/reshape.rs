@@ -11,10 +11,10 @@
 //!    parent without room for their separators is spread over new pages in the same way, up to one that has
 //!    room, or to a new root.
 //! 3. Behind the gate, all old pages are taken as they were seen, and so is what names the topmost. If one has
-//!    changed, all begins anew.
+//!    changed, the step starts again.
 //! 4. The topmost new pages are named; the old ones go, and their places are let go (rule H10).
 //!
-//! A reader in an old page finds it changed and begins anew, and so does one that comes from above.
+//! A reader in an old page finds it changed and starts again, and so does one that comes from above.
 
 use spinney_base::{Result, probe};
 use spinney_cache::{Edit, Sight};

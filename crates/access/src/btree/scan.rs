@@ -1,6 +1,6 @@
 //! Ranges from either end, leaf by leaf.
 //!
-//! A scan goes on by key, from the bound of the leaf that it read: what lies behind may have moved meanwhile
+//! A scan continues by key, from the bound of the leaf that it read: what lies behind may have moved meanwhile
 //! (rule H4). It holds nothing between two leaves.
 
 use std::ops::{Bound, Range};
