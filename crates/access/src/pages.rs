@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use spinney_base::limits::{KEY_BYTES_MAX, PAGE_BYTES};
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
 use spinney_cache::{Cache, Edit, EditableFile, Kind, Look, PageId, Sight};
@@ -131,13 +131,6 @@ impl CowPages {
         PAGE_BYTES << self.order
     }
 
-    /// Returns the longest key and value together: three of them, and two bounds, fit into a page.
-    pub(crate) fn record_bytes_max(&self) -> usize {
-        // Bounds have up to as many bytes as the longest key.
-        let bounds = 2 * KEY_BYTES_MAX / 8;
-        (self.leaf_words() - spinney_leaf::HEADER_WORDS - bounds) * 8 / 3 - 16
-    }
-
     pub(crate) fn id_of(&self, at: Place, level: u8) -> PageId {
         Self::id(at, PageKind::of_level(level))
     }
@@ -241,7 +234,7 @@ impl CowPages {
         debug_assert!(is_cached, "a dirty page is in memory");
     }
 
-    /// Returns a buffer for so many pages.
+    /// Returns a buffer for this number of pages.
     pub(crate) fn buffer(&self, pages: usize) -> AlignedBuf {
         AlignedBuf::new(pages << self.order)
     }
@@ -266,13 +259,13 @@ impl CowPages {
         self.count.store(count, Relaxed);
     }
 
-    /// Whether so much of the memory is dirty that pages have to be written before others become so. What
+    /// Whether pages have to be written before others become dirty: more than three quarters are. What
     /// is left is for reads, and for the inner nodes above dirty pages (rule H19).
     pub(crate) fn is_crowded(&self) -> bool {
         self.is_crowded_with(0)
     }
 
-    /// Whether it would be, with so many pages more.
+    /// Whether it would be, with this number of pages more.
     fn is_crowded_with(&self, pages: usize) -> bool {
         let cache = self.file.cache();
         cache.dirty_bytes() + (pages * self.page_bytes()) as u64 > cache.bytes() / 4 * 3

@@ -426,3 +426,28 @@ fn long_separators_fit() {
         assert!(pages() * 3 < before, "{} pages of {before}", pages());
     }
 }
+
+#[test]
+fn a_scrub_reads_every_page() {
+    let world = World::new(1, 0, 400);
+    let mut model = Model::new();
+    for group in 0..60_u8 {
+        let key = |number: u8| [&[group][..], &[b'p'; 400], &[number]].concat();
+        let some = (0..40).map(|number| (key(number), Some(vec![number; 300])));
+        world.merge_into(&mut model, &some.collect()).unwrap();
+    }
+    world.checkpoint().unwrap();
+    assert!(world.tree.root.see().level > 2);
+    let (mut read, mut from) = (BTreeMap::new(), Some(Vec::new()));
+    while let Some(at) = from {
+        from = (world.tree)
+            .scrub(&at, &mut |place, result| {
+                result.unwrap();
+                *read.entry(place.page).or_insert(0) += 1;
+            })
+            .unwrap();
+    }
+    let mut owned = BTreeMap::new();
+    world.tree.owned(&mut |extent, _| _ = owned.insert(extent.page, 1)).unwrap();
+    assert_eq!(read, owned, "each page once");
+}

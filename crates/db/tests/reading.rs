@@ -276,7 +276,7 @@ fn c1_a_full_disk_takes_every_removal() {
 /// Nor does what waits in a large memory take more than the disk has.
 #[test]
 fn c1_a_full_disk_takes_every_removal_of_a_large_memory() {
-    // The last disk is full when a batch in memory would make more anew than it has left.
+    // The last disk is full when a batch in memory would rewrite more than it has room for.
     let disks = [25_000_000, 33_000_000, 36_500_000];
     for (engine, bytes) in EngineKind::ALL.iter().flat_map(|e| disks.map(|bytes| (*e, bytes))) {
         takes_every_removal(engine, 1, 0, 1, 16 << 20, bytes);

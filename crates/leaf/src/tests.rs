@@ -52,7 +52,7 @@ fn assert_same(leaf: Leaf<'_>, model: &Model, bounds: Bounds<'_>) {
     }
 }
 
-/// Puts as an owner does: in place, else anew in the same leaf. Returns whether it fits.
+/// Puts as an owner does: in place, else elsewhere in the same leaf. Returns whether it fits.
 fn put(leaf: Leaf<'_>, entry: Entry<'_>) -> bool {
     let index = match leaf.search(entry.key) {
         Ok(index) if leaf.overwrite(index, entry) => return true,

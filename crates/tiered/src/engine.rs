@@ -62,7 +62,7 @@ pub struct Tiered {
     pub(crate) values: Arc<Values>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) hot: HotTier,
-    /// Made when the first record comes home; replaced by a bulk load.
+    /// Made when the first record is merged; replaced by a bulk load.
     pub(crate) tree: OnceLock<ArcSwap<BTree>>,
     /// Trees that were replaced, until no reader is in them.
     pub(crate) replaced: Mutex<Vec<Arc<BTree>>>,
@@ -231,7 +231,7 @@ impl Tiered {
         let cut = self.values.cut(redo.0);
         self.bring_all_home()?;
         if self.tree().is_none() && self.values.is_empty() {
-            // Nothing was ever brought home, so nothing is named.
+            // Nothing was ever merged, so nothing is named.
             return self.publish_nothing(redo);
         }
         self.publish(&*self.tree_made()?, redo, || self.values.list(&cut))?;
@@ -262,7 +262,7 @@ impl Tiered {
         let mut named = None;
         tree.checkpoint(|root: TreeRoot| {
             let large = large();
-            let payload = Payload { order: ORDER, root, large };
+            let payload = Payload { order: tree.order(), root, large };
             let checkpoint = Checkpoint { redo, structure: 0 };
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(checkpoint, &payload.encode(), durable)?;

@@ -17,7 +17,7 @@ use spinney_io::{Directory, Purpose};
 use crate::engine::{ORDER, TIER_BYTES_MIN, Tiered};
 use crate::payload::Payload;
 
-/// Leaves of the tier that the background brings home at once.
+/// Leaves of the tier that the background merges at once.
 const SWEEPS_AT_ONCE: u64 = 4;
 /// Pages that a piece of a copy reads.
 const PIECE_PAGES: usize = 64;

@@ -20,7 +20,7 @@ impl Tiered {
     /// Reserves room in the tier, and sweeps until there is some.
     ///
     /// # Errors
-    /// `Full`, `Poisoned`, `Io` or `Corruption`: what is dirty cannot be brought home.
+    /// `Full`, `Poisoned`, `Io` or `Corruption`: what is dirty cannot be merged.
     pub(crate) fn reserve(&self, key: usize, value: usize) -> Result<()> {
         if self.hot.reserve(key, value) {
             return Ok(());
@@ -39,7 +39,7 @@ impl Tiered {
         }
     }
 
-    /// Brings the dirty records of one leaf of the tier home, and lets what is clean there leave. Returns
+    /// Merges the dirty records of one leaf of the tier into the tree, and lets what is clean there leave. Returns
     /// whether it begins again.
     pub(crate) fn sweep(&self, sweeper: &mut Sweeper) -> Result<bool> {
         let Sweeper { at, victims } = sweeper;
@@ -54,7 +54,7 @@ impl Tiered {
         Ok(at.is_empty())
     }
 
-    /// Brings all records home that are dirty now.
+    /// Merges all records that are dirty now into the tree.
     ///
     /// # Errors
     /// As [`Tiered::reserve`].
@@ -92,7 +92,7 @@ impl Tiered {
                 self.values.superseded(pointer);
             }
         });
-        // After an error some are home, and the others are not: they come home once more.
+        // After an error some are merged, and others are not: all are merged once more.
         self.hot.finish(victims, merged.is_ok());
         merged.map(drop)
     }

@@ -67,12 +67,6 @@ impl BTree {
         self.pages.order()
     }
 
-    /// Returns the longest key and value together that a leaf takes: a quarter of it.
-    #[must_use]
-    pub fn record_bytes_max(&self) -> usize {
-        self.pages.record_bytes_max()
-    }
-
     /// Appends a key's value, or the pointer to a large one, and says which.
     ///
     /// # Errors

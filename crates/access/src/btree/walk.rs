@@ -127,7 +127,7 @@ impl BTree {
         loop {
             let Some(node) = self.descend(from, 1)? else {
                 let root = self.root.see();
-                self.scrub_page(&mut reader, root.place, note);
+                self.scrub_page(&mut reader, (root.place, 0), note);
                 return Ok(None);
             };
             let (leaf, mut upper) = (node.leaf(), Vec::new());
@@ -142,9 +142,10 @@ impl BTree {
             let (Some(children), true) = (children, self.pages.is_valid(node.look.sight())) else {
                 continue;
             };
-            self.scrub_node(&mut reader, node.place, note);
+            self.scrub_page(&mut reader, (node.place, 1), note);
+            self.scrub_above(&mut reader, from, note)?;
             for child in children {
-                self.scrub_page(&mut reader, child, note);
+                self.scrub_page(&mut reader, (child, 0), note);
             }
             if has_upper {
                 return Ok(Some(upper));
@@ -157,26 +158,26 @@ impl BTree {
         }
     }
 
-    fn scrub_page(
+    /// Reads the nodes above level 1 that begin with this key.
+    fn scrub_above(
         &self,
         reader: &mut RootReader,
-        at: Place,
+        from: &[u8],
         note: &mut dyn FnMut(Place, Result<()>),
-    ) {
-        self.scrub_at(reader, (at, 0), note);
-    }
-
-    fn scrub_node(
-        &self,
-        reader: &mut RootReader,
-        at: Place,
-        note: &mut dyn FnMut(Place, Result<()>),
-    ) {
-        self.scrub_at(reader, (at, 1), note);
+    ) -> Result<()> {
+        for level in 2..=self.root.see().level {
+            let Some(node) = self.descend(from, level)? else { return Ok(()) };
+            let mut lower = Vec::new();
+            node.leaf().lower(&mut lower);
+            if self.pages.is_valid(node.look.sight()) && lower == from {
+                self.scrub_page(reader, (node.place, level), note);
+            }
+        }
+        Ok(())
     }
 
     /// Reads a page from disk. One that is dirty may lie nowhere, or have moved meanwhile.
-    fn scrub_at(
+    fn scrub_page(
         &self,
         reader: &mut RootReader,
         (at, level): (Place, u8),
@@ -185,8 +186,8 @@ impl BTree {
         let result = reader.read(at, level).map(drop);
         if result.is_err() {
             let is_dirty = self.pages.dirty().iter().any(|page| page.place() == at);
-            let is_named = self.pages.store().is_free(at.page);
-            if is_dirty || is_named {
+            let is_gone = self.pages.store().is_free(at.page);
+            if is_dirty || is_gone {
                 return;
             }
         }
