@@ -45,7 +45,7 @@ pub const ROW: Row = Row {
 };
 
 /// Binary logarithm of the 4 KiB pages of a page of a new keyspace.
-pub(crate) const ORDER: u8 = 0;
+const ORDER: u8 = 0;
 /// Records with more bytes of key and value keep the value as a large value.
 const RECORD_BYTES_MAX: usize = 1300;
 /// Part of the memory that the tier may have, one in this many.
@@ -61,6 +61,8 @@ pub struct Tiered {
     pub(crate) context: EngineContext,
     pub(crate) values: Arc<Values>,
     pub(crate) cache: Arc<Cache>,
+    /// Binary logarithm of the 4 KiB pages of a page.
+    pub(crate) order: u8,
     pub(crate) hot: HotTier,
     /// Made when the first record is merged; replaced by a bulk load.
     pub(crate) tree: OnceLock<ArcSwap<BTree>>,
@@ -139,6 +141,7 @@ impl Tiered {
         let tiered = Tiered {
             values,
             cache: Cache::with_frames(0, order.into()),
+            order,
             hot: HotTier::new(TIER_BYTES_MIN),
             tree: OnceLock::new(),
             replaced: Mutex::new(Vec::new()),
@@ -169,7 +172,7 @@ impl Tiered {
     pub(crate) fn tree_made(&self) -> Result<Guard<Arc<BTree>>> {
         if self.tree.get().is_none() {
             let (store, log) = (self.store().clone(), self.context.log.clone());
-            self.set_tree(BTree::create(store, &self.cache, ORDER, log)?);
+            self.set_tree(BTree::create(store, &self.cache, self.order, log)?);
         }
         Ok(self.tree().expect("it was made"))
     }
@@ -217,7 +220,7 @@ impl Tiered {
         let named = self.named.lock().clone();
         let mut owned: Vec<_> = self.values.owned().collect();
         let tree =
-            named.map(|payload| BTree::open(store, &self.cache, payload.order, log, payload.root));
+            named.map(|payload| BTree::open(store, &self.cache, self.order, log, payload.root));
         if let Some(tree) = &tree {
             tree.owned(&mut |extent, generation| owned.push((extent, generation)))?;
         }
@@ -262,7 +265,7 @@ impl Tiered {
         let mut named = None;
         tree.checkpoint(|root: TreeRoot| {
             let large = large();
-            let payload = Payload { order: tree.order(), root, large };
+            let payload = Payload { order: self.order, root, large };
             let checkpoint = Checkpoint { redo, structure: 0 };
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(checkpoint, &payload.encode(), durable)?;

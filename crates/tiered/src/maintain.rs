@@ -14,7 +14,7 @@ use spinney_extent::values::{LargeList, Loaded};
 use spinney_extent::{Extent, GiveBack, StoreCopy};
 use spinney_io::{Directory, Purpose};
 
-use crate::engine::{ORDER, TIER_BYTES_MIN, Tiered};
+use crate::engine::{TIER_BYTES_MIN, Tiered};
 use crate::payload::Payload;
 
 /// Leaves of the tier that the background merges at once.
@@ -142,7 +142,7 @@ impl Maintain for Tiered {
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
         self.context.poison.check()?;
         let log = self.context.log.clone();
-        let tree = BTree::create(self.store().clone(), &self.cache, ORDER, log)?;
+        let tree = BTree::create(self.store().clone(), &self.cache, self.order, log)?;
         let loaded = Loaded::new(&self.values);
         let loading =
             Loading { keyspace: self, tree: Some(tree), some: Vec::new(), bytes: 0, loaded };
@@ -182,9 +182,8 @@ impl Maintain for Tiered {
             (self.redo(), self.named.lock().clone())
         };
         let (copy, named) = StoreCopy::begin(&self.values, directory, name, state)?;
-        let order = named.as_ref().map_or(0, |payload| payload.order);
         let left = named.iter().map(|payload| payload.root.page()).collect();
-        let reader = RootReader::new(self.store().clone(), order);
+        let reader = RootReader::new(self.store().clone(), self.order);
         Ok(Box::new(Copying { copy, named, reader, left, owned: Vec::new() }))
     }
 

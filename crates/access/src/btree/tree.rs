@@ -61,12 +61,6 @@ impl BTree {
         BTree { pages, root: Root::new(root.place, root.level), writing: Mutex::new(()), log }
     }
 
-    /// Returns the binary logarithm of the 4 KiB pages of a page.
-    #[must_use]
-    pub fn order(&self) -> u8 {
-        self.pages.order()
-    }
-
     /// Appends a key's value, or the pointer to a large one, and says which.
     ///
     /// # Errors
