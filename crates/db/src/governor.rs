@@ -32,10 +32,16 @@ const IDLE_LOOKS: u32 = 2;
 const HUNGRY_LOOKS: u32 = 8;
 const GROWTH: u64 = 64 << 10;
 
-/// What a keyspace may keep beyond what it holds, to grow into: one part in `SLACK_PART` of it,
-/// plus [`SLACK_BYTES`].
+/// What a used keyspace may keep beyond what it holds, to grow into: one part in `SLACK_PART` of it,
+/// plus [`SLACK_BYTES`], plus what it grows by in [`GROWTH_LOOKS`] looks.
 const SLACK_PART: u64 = 4;
 const SLACK_BYTES: u64 = 64 << 10;
+const GROWTH_LOOKS: u64 = 4;
+
+/// What a keyspace held is forgotten by one part in this many with each look: half of it in three
+/// seconds. A keyspace whose writes gather holds hardly anything for a moment after each checkpoint.
+/// What is taken from it then it would ask back with the next batches.
+const HELD_PART: u64 = 16;
 
 /// Between used keyspaces, one part in `STEP_PART` of the budget moves at once,
 const STEP_PART: u64 = 16;
@@ -53,13 +59,19 @@ pub(crate) struct Claim {
     pub(crate) floor: u64,
     /// Bytes that it holds.
     pub(crate) used: u64,
+    /// The same, or what it held lately if that is more.
+    pub(crate) held: u64,
+    /// Bytes by which it grows in a look.
+    pub(crate) growth: u64,
     /// Bytes that it may hold now.
     pub(crate) target: u64,
     /// Hits per look that its last mebibyte gives.
     pub(crate) worth: f64,
     /// Whether it is used.
     pub(crate) is_busy: bool,
-    /// Whether it has filled its target and could use more.
+    /// Whether it fills its target now.
+    pub(crate) is_full: bool,
+    /// Whether it has filled its target, or is about to, and could use more.
     pub(crate) is_hungry: bool,
 }
 
@@ -70,16 +82,18 @@ impl Claim {
 
     /// Bytes that are left to it before anything is given to others.
     fn kept(&self, others_want: bool) -> u64 {
-        let held = self.used + self.used / SLACK_PART + SLACK_BYTES;
+        let with_slack = |bytes: u64| bytes + bytes / SLACK_PART + SLACK_BYTES;
         let kept = match (self.is_busy, others_want) {
-            (true, _) if self.is_hungry => self.target,
+            (true, _) if self.is_full => self.target,
+            // Not all of its target, though it grows: others would starve beside what is empty.
+            (true, _) => with_slack(self.held).saturating_add(self.growth * GROWTH_LOOKS),
             (false, true) => {
                 let half = self.used.min(self.target) / 2;
                 if half > self.floor + SLACK_BYTES { half } else { self.floor }
             }
-            _ => held.min(self.target),
+            (false, false) => with_slack(self.used),
         };
-        kept.max(self.floor)
+        kept.min(self.target).max(self.floor)
     }
 }
 
@@ -201,6 +215,11 @@ pub(crate) struct Seen {
     uses: u64,
     used: u64,
     hits: u64,
+    /// What it held lately: the most, of which a part is forgotten with each look.
+    held: u64,
+    /// By how much it grew: likewise, half of it.
+    growth: u64,
+    is_full: bool,
     /// Hits per look of the last mebibyte: a moving average that halves with each look.
     worth: f64,
     idle_looks: u32,
@@ -221,6 +240,9 @@ impl Seen {
         let new_uses = uses.saturating_sub(std::mem::replace(&mut self.uses, uses));
         let new_hits = hits.saturating_sub(std::mem::replace(&mut self.hits, hits));
         let grew = used.saturating_sub(std::mem::replace(&mut self.used, used));
+        self.held = used.max(self.held - self.held / HELD_PART);
+        self.growth = grew.max(self.growth / 2);
+        self.is_full = is_full;
         // Snapshots and readers of large values enter only once.
         let is_used = new_uses > 0 || new_hits > 0;
         self.idle_looks = if is_used { 0 } else { self.idle_looks.saturating_add(1) };
@@ -239,8 +261,10 @@ impl Seen {
 
     /// Returns what the keyspace claims, with these bytes of floor, use and target.
     pub(crate) fn claim(&self, floor: u64, used: u64, target: u64) -> Claim {
-        let is_busy = self.idle_looks < IDLE_LOOKS;
-        Claim { floor, used, target, worth: self.worth, is_busy, is_hungry: self.hungry_looks > 0 }
+        let Seen { worth, growth, is_full, .. } = *self;
+        let (is_busy, is_hungry) = (self.idle_looks < IDLE_LOOKS, self.hungry_looks > 0);
+        let held = self.held.max(used);
+        Claim { floor, used, held, growth, target, worth, is_busy, is_full, is_hungry }
     }
 
     /// Notes why the keyspace has the memory that it has.
@@ -281,13 +305,14 @@ mod tests {
 
     /// Used, and filled up to its target.
     fn hungry(target: u64, worth: f64) -> Claim {
-        let (is_busy, is_hungry) = (true, true);
-        Claim { floor: FLOOR, used: target, target, worth, is_busy, is_hungry }
+        let (is_busy, is_full, is_hungry) = (true, true, true);
+        let (floor, used, held, growth) = (FLOOR, target, target, 0);
+        Claim { floor, used, held, growth, target, worth, is_busy, is_full, is_hungry }
     }
 
     /// Used, and holding less than its target.
     fn filling(used: u64, target: u64) -> Claim {
-        Claim { used, is_hungry: false, ..hungry(target, 1.0) }
+        Claim { used, held: used, is_full: false, is_hungry: false, ..hungry(target, 1.0) }
     }
 
     fn idle(used: u64, target: u64) -> Claim {
@@ -362,6 +387,34 @@ mod tests {
         let targets = check(&[hungry(32 * MIB, 1.0), filling(MIB, 32 * MIB)]);
         assert!((MIB..2 * MIB).contains(&targets[1]), "{targets:?}");
         assert_eq!(targets[0], TOTAL - targets[1]);
+    }
+
+    /// One that grows a little keeps what it will fill soon, not all that it was ever given.
+    #[test]
+    fn one_that_grows_does_not_keep_what_is_empty() {
+        let small = |target| Claim { growth: FLOOR, is_hungry: true, ..filling(MIB, target) };
+        let mut claims = [hungry(MIB, 1.0), small(32 * MIB), small(31 * MIB)];
+        let targets = settle(&mut claims, 20);
+        assert!(targets[0] > TOTAL / 4 * 3, "who fills what he has gets it: {targets:?}");
+        assert!(targets[1..].iter().all(|target| *target > MIB), "{targets:?}");
+        let fast = Claim { growth: 8 * MIB, ..small(40 * MIB) };
+        assert!(check(&[hungry(MIB, 1.0), fast])[1] >= 32 * MIB, "it would stop at each look");
+    }
+
+    /// What gathers for a checkpoint is gone for a moment afterwards.
+    #[test]
+    fn memory_that_was_held_lately_stays() {
+        let (mut seen, mut uses) = (Seen::default(), 0);
+        let mut kept = |used, looks| {
+            for _ in 0..looks {
+                uses += 10;
+                seen.look(uses, used, 0, false);
+            }
+            seen.claim(FLOOR, used, 40 * MIB).kept(true)
+        };
+        assert_eq!(kept(40 * MIB, 1), 40 * MIB);
+        assert!(kept(MIB, 4) > 32 * MIB, "within a second");
+        assert!(kept(MIB, 100) < 2 * MIB, "not for ever");
     }
 
     #[test]
