@@ -1,7 +1,7 @@
 //! What a transaction has read, and how it moves to a later moment.
 //!
 //! ```text
-//!   stripes: index -> stamp, keys          keys: keyspace, key, digest of the value
+//!   stripes: index -> stamp, last key      keys: keyspace, key, digest of the value, the key before it
 //! ```
 //!
 //! **Invariants**
@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, LazyLock};
@@ -54,8 +54,9 @@ pub(super) struct Reads {
     moment: Moment,
     stripes: HashMap<usize, Noted>,
     keys: Vec<KeyNote>,
-    /// Bytes of the keys noted.
-    bytes: usize,
+    /// The bytes of the keys noted, one behind the other: threads that allocate often wait for each
+    /// other.
+    bytes: Vec<u8>,
     /// The keyspaces, with their load counters at the first read.
     places: Vec<(Arc<Place>, u64)>,
     /// Number of the transaction, for its guards.
@@ -71,18 +72,22 @@ struct Noted {
     /// Hash of one of its keys.
     hash: u64,
     stamp: Stamp,
-    /// Indexes in `keys`.
-    keys: Vec<u32>,
+    /// Index in `keys` of the last of its keys.
+    last: Option<u32>,
     /// Whether more keys were read than are noted.
     lacks_keys: bool,
 }
 
 #[derive(Debug)]
 struct KeyNote {
-    place: Arc<Place>,
-    key: Box<[u8]>,
+    /// Index in `places`.
+    place: usize,
+    /// Where its bytes lie.
+    key: Range<usize>,
     hash: u64,
     digest: u128,
+    /// The key of the same stripe that was noted before.
+    before: Option<u32>,
 }
 
 fn digest(found: Found, raw: &[u8]) -> u128 {
@@ -102,7 +107,7 @@ impl Reads {
             moment: state.moment(),
             stripes: HashMap::new(),
             keys: Vec::new(),
-            bytes: 0,
+            bytes: Vec::new(),
             places: Vec::new(),
             ended: None,
         }
@@ -231,29 +236,55 @@ impl Reads {
         stamp: Stamp,
         digest: u128,
     ) -> Result<()> {
-        let noted = self.stripes.entry(state.stripes.index(hash)).or_insert_with(|| Noted {
-            hash,
-            stamp,
-            keys: Vec::new(),
-            lacks_keys: false,
-        });
-        let (keys, is_as_noted) = (&self.keys, noted.stamp == stamp);
-        let known = noted.keys.iter().map(|index| &keys[*index as usize]);
-        match known.into_iter().find(|it| it.place.id == place.id && *it.key == *key) {
-            Some(known) if known.digest != digest => {
+        let index = state.stripes.index(hash);
+        let noted = self.stripes.get(&index);
+        let is_as_noted = noted.is_none_or(|noted| noted.stamp == stamp);
+        let last = noted.and_then(|noted| noted.last);
+        let known = self.keys_of(last).find(|(of, known, _)| of.id == place.id && *known == key);
+        let known = known.map(|(_, _, known)| known.digest);
+        let noted = Noted { hash, stamp, last: None, lacks_keys: false };
+        match known {
+            Some(known) if known != digest => {
                 return Err(self.conflict(state, Cause::Changed));
             }
             Some(_) => {}
-            None if self.keys.len() < KEYS_MAX && self.bytes + key.len() <= BATCH_BYTES_MAX => {
-                noted.keys.push(u32::try_from(self.keys.len()).expect("they are few"));
-                self.bytes += key.len();
-                let (place, key) = (place.clone(), key.into());
-                self.keys.push(KeyNote { place, key, hash, digest });
+            None if self.keys.len() < KEYS_MAX
+                && self.bytes.len() + key.len() <= BATCH_BYTES_MAX =>
+            {
+                let noted = self.stripes.entry(index).or_insert(noted);
+                let number = u32::try_from(self.keys.len()).expect("they are few");
+                let before = noted.last.replace(number);
+                let of = |(known, _): &(Arc<Place>, u64)| known.id == place.id;
+                let place = self.places.iter().position(of).expect("it was noted");
+                let from = self.bytes.len();
+                self.bytes.extend_from_slice(key);
+                let key = from..self.bytes.len();
+                self.keys.push(KeyNote { place, key, hash, digest, before });
             }
-            None if is_as_noted => noted.lacks_keys = true,
+            None if is_as_noted => self.stripes.entry(index).or_insert(noted).lacks_keys = true,
             None => return Err(self.conflict(state, Cause::Busy)),
         }
         if is_as_noted && stamp.is_within(self.moment) { Ok(()) } else { self.extend(state) }
+    }
+
+    /// The keys of a stripe whose last one this is: each with its keyspace and its note.
+    fn keys_of(&self, last: Option<u32>) -> impl Iterator<Item = (&Arc<Place>, &[u8], &KeyNote)> {
+        let note = |number: u32| &self.keys[number as usize];
+        let all = std::iter::successors(last.map(note), move |it| it.before.map(note));
+        all.map(|it| (&self.places[it.place].0, &self.bytes[it.key.clone()], it))
+    }
+
+    /// Whether the values of a stripe, whose last key this is, are as they were.
+    fn are_as_read(&self, state: &State, last: Option<u32>) -> Result<bool> {
+        let mut raw = Vec::new();
+        for (place, key, note) in self.keys_of(last) {
+            raw.clear();
+            let (found, _) = state.read(&*state.enter(place)?, key, note.hash, &mut raw)?;
+            if digest(found, &raw) != note.digest {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Moves to the present moment, if everything noted is still so.
@@ -299,21 +330,11 @@ impl Reads {
         }
         let stripe = state.stripes.stripe(noted.hash);
         let stamp = stripe.stamp();
-        let mut raw = Vec::new();
-        for key in &noted.keys {
-            let note = &self.keys[*key as usize];
-            raw.clear();
-            let read = state
-                .enter(&note.place)
-                .and_then(|keyspace| state.read(&keyspace, &note.key, note.hash, &mut raw));
-            let (found, _) = match read {
-                Ok(read) => read,
-                // Dropped meanwhile, perhaps.
-                Err(error) => return self.check_places(state).and(Err(error)),
-            };
-            if digest(found, &raw) != note.digest {
-                return Err(self.conflict(state, Cause::Changed));
-            }
+        match self.are_as_read(state, noted.last) {
+            // Dropped meanwhile, perhaps.
+            Err(error) => return self.check_places(state).and(Err(error)),
+            Ok(false) => return Err(self.conflict(state, Cause::Changed)),
+            Ok(true) => {}
         }
         // If the stripe changed while its keys were read, the next look finds it.
         self.stripes.get_mut(&index).expect("it is noted").stamp = stamp;
