@@ -32,6 +32,10 @@ const SEVERAL: usize = 4;
 /// a few times, however many runs there are.
 const LENGTHS_MAX: u64 = 4;
 
+/// Eighths of the bound past which maps are written out that fill no page. With fewer, runs are of a
+/// page or two, where maps would grow; with more, less is left for what comes beside.
+const SHORT_EIGHTHS: u64 = 6;
+
 /// Bytes that a merge reads of one run at once.
 const MERGED_BYTES: usize = 64 << 10;
 
@@ -97,10 +101,10 @@ impl PreImages {
     pub(crate) fn spill(&self, _alone: &MutexGuard<'_, ()>) -> Result<bool> {
         let maps = self.maps();
         let largest = maps.into_iter().max_by_key(|(_, map)| map.bytes());
-        // A smaller one would fill no page.
-        let Some((table, map)) = largest.filter(|(_, map)| map.bytes() > PAGE_BYTES as u64) else {
-            return Ok(false);
-        };
+        // A smaller one would fill no page. Where there are many, of as many snapshots, all the same.
+        let is_short = self.is_over(SHORT_EIGHTHS);
+        let pays = |map: &LinkMap| map.bytes() > PAGE_BYTES as u64 || is_short && map.len() > 0;
+        let Some((table, map)) = largest.filter(|(_, map)| pays(map)) else { return Ok(false) };
         {
             let _changing = self.changing.lock();
             if Arc::ptr_eq(&table.parts.load().map, &map) {

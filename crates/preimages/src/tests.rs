@@ -348,6 +348,27 @@ fn s16_scans_say_that_it_ended() {
     assert_eq!(chunk.len(), 0);
 }
 
+/// Many snapshots keep a little each: no map fills a page, and all of them are far more than the bound.
+#[test]
+fn s16_many_small_maps_are_written_out() {
+    let small = Small::new();
+    let name = |number: u64| format!("{number:03}");
+    let snapshots: Vec<_> = (1..=400)
+        .map(|number| {
+            small.put(0, &name(number), &"x".repeat(3000));
+            let snapshot = small.begin(number);
+            small.put(number, &name(number), "");
+            small.images.relieve().unwrap();
+            snapshot
+        })
+        .collect();
+    let bytes = small.images.link_bytes();
+    assert!(bytes <= small.images.bound(), "{bytes} bytes of links");
+    for (snapshot, number) in snapshots.iter().zip(1..) {
+        assert_eq!(get(&**snapshot, &name(number)).unwrap(), "x".repeat(3000), "{number}");
+    }
+}
+
 /// Runs take no more than they may: the oldest snapshot ends, and no younger one.
 #[test]
 fn s16_past_the_bound_of_runs_the_oldest_ends() {
