@@ -414,7 +414,7 @@ mod tests {
         };
         assert_eq!(kept(40 * MIB, 1), 40 * MIB);
         assert!(kept(MIB, 4) > 32 * MIB, "within a second");
-        assert!(kept(MIB, 100) < 2 * MIB, "not for ever");
+        assert!(kept(MIB, 100) < 2 * MIB, "not always");
     }
 
     #[test]
