@@ -96,15 +96,15 @@ impl Batch {
         self.operations.push(Operation { place, key: key.to_vec(), value });
     }
 
-    /// Returns the number of operations.
+    /// Returns the number of operations, conditions among them.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.operations.len()
+        self.operations.len() + self.conditions.len()
     }
 
-    /// Returns whether the batch has no operation.
+    /// Returns whether the batch has neither an operation nor a condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.operations.is_empty()
+        self.len() == 0
     }
 }

@@ -240,18 +240,22 @@ impl List {
         self.clusters.insert(start, cluster);
     }
 
+    /// Takes the guards of a transaction off, in one pass: it may have any number.
     fn remove(&mut self, owner: u64) {
         let is_left = |guard: &Guard| guard.owner != owner;
         self.asked.retain(is_left);
-        let mut index = 0;
-        while index < self.clusters.len() {
-            if self.clusters[index].guards.iter().all(is_left) {
-                index += 1;
-                continue;
+        if self.clusters.iter().flat_map(|one| &one.guards).all(is_left) {
+            return;
+        }
+        for mut one in std::mem::take(&mut self.clusters) {
+            let before = one.guards.len();
+            one.guards.retain(is_left);
+            let gone = before - one.guards.len();
+            self.clustered -= gone;
+            match gone {
+                0 => self.clusters.push(one),
+                _ => self.clusters.extend(clusters_of(one.guards)),
             }
-            let before = self.clusters.len();
-            self.keep(index..index + 1, is_left);
-            index = (index + 1 + self.clusters.len()).saturating_sub(before);
         }
     }
 }

@@ -178,7 +178,7 @@ impl State {
             return Ok(());
         };
         let name = foreign.name.get();
-        Err(Error::invalid(format!("keyspace {name:?} of the batch belongs to another database")))
+        Err(Error::invalid(format!("keyspace {name:?} belongs to another database")))
     }
 
     /// Writes to different keys within the limits of a batch, if `still` says so, as

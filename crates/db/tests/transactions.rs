@@ -647,3 +647,79 @@ fn a_cursor_gives_an_error_once() {
     assert_eq!(keys.filter(Result::is_err).count(), 1);
     assert_eq!(dropped.iter().readers().count(), 1);
 }
+
+/// A cursor gives an error as an item, and `count()` counts it: what came of that is not written.
+#[test]
+fn an_error_of_a_range_ends_the_transaction() {
+    let (_directory, db) = database();
+    let kept = db.keyspace("kept", EngineKind::TreeLine).unwrap();
+    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
+        let gone = db.keyspace("gone", engine).unwrap();
+        gone.insert("a", "1").unwrap();
+        db.drop_keyspace("gone").unwrap();
+        let counted = db.transact(|transaction| -> spinney_base::Result<()> {
+            let count = transaction.range(&gone, ..).count();
+            transaction.insert(&kept, "count", count.to_string())
+        });
+        assert_eq!(counted.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(kept.get("count").unwrap(), None);
+    }
+}
+
+/// A thread that panics runs its destructors, which may write: no code of ours has panicked.
+#[test]
+fn destructors_write_during_a_panic() {
+    struct Last(Keyspace, Db);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            self.0.insert_with("last", "1", Durability::Sync).unwrap();
+            self.1.checkpoint().unwrap();
+        }
+    }
+    let (_directory, db) = database();
+    for (name, engine) in [("a", EngineKind::TreeLine), ("b", EngineKind::Turtle)] {
+        let keyspace = db.keyspace(name, engine).unwrap();
+        let last = Last(keyspace.clone(), db.clone());
+        let panicked = std::thread::spawn(move || {
+            let _last = last;
+            panic!("not of the database");
+        });
+        assert!(panicked.join().is_err());
+        keyspace.insert_with("next", "1", Durability::Sync).unwrap();
+        assert_eq!(keyspace.get("last").unwrap().unwrap(), "1");
+    }
+}
+
+/// In the destructors of what a thread keeps for itself, other such things are gone.
+#[test]
+fn destructors_of_a_thread_take_snapshots() {
+    struct Last(Db);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            self.0.snapshot().unwrap();
+            self.0.checkpoint().unwrap();
+        }
+    }
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+    }
+    let (_directory, db) = database();
+    let keyspace = db.keyspace("a", EngineKind::TreeLine).unwrap();
+    std::thread::spawn(move || {
+        LAST.set(Some(Last(db)));
+        keyspace.insert("a", "1").unwrap();
+        drop(keyspace.snapshot().unwrap());
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn conditions_count_as_operations() {
+    let (_directory, db) = database();
+    let keyspace = db.keyspace("a", EngineKind::TreeLine).unwrap();
+    let mut batch = Batch::new();
+    assert!(batch.is_empty());
+    batch.expect(&keyspace, "a", None);
+    assert_eq!((batch.len(), batch.is_empty()), (1, false));
+}

@@ -255,7 +255,7 @@ impl Log {
         *leading = true;
         drop(leading);
         let _lead = Lead { log: self };
-        let _guard = PoisonOnPanic { log: self };
+        let _guard = PoisonOnPanic::new(self);
         self.gather();
         self.write_out(self.last_lsn())?;
         self.sync_file()
@@ -287,7 +287,7 @@ impl Log {
             return Ok(());
         };
         self.check()?;
-        let _guard = PoisonOnPanic { log: self };
+        let _guard = PoisonOnPanic::new(self);
         if writer.refused {
             self.write_run(&mut writer)?;
             if self.written_lsn() >= lsn {
@@ -505,11 +505,19 @@ impl Drop for Lead<'_> {
 /// P21).
 struct PoisonOnPanic<'a> {
     log: &'a Log,
+    /// Whether the caller is a destructor that runs because of a panic of its own: that is none of the log's.
+    was_panicking: bool,
+}
+
+impl<'a> PoisonOnPanic<'a> {
+    fn new(log: &'a Log) -> Self {
+        PoisonOnPanic { log, was_panicking: std::thread::panicking() }
+    }
 }
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.was_panicking {
             let cause =
                 Error::new(ErrorKind::Poisoned, "a thread panicked while it flushed the log");
             self.log.fail(cause);
