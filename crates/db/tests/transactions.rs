@@ -680,11 +680,14 @@ fn destructors_write_during_a_panic() {
     for (name, engine) in [("a", EngineKind::TreeLine), ("b", EngineKind::Turtle)] {
         let keyspace = db.keyspace(name, engine).unwrap();
         let last = Last(keyspace.clone(), db.clone());
-        let panicked = std::thread::spawn(move || {
-            let _last = last;
-            panic!("not of the database");
+        let panicked = std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let _last = last;
+                panic!("not of the database");
+            });
+            thread.join().is_err()
         });
-        assert!(panicked.join().is_err());
+        assert!(panicked);
         keyspace.insert_with("next", "1", Durability::Sync).unwrap();
         assert_eq!(keyspace.get("last").unwrap().unwrap(), "1");
     }
@@ -705,13 +708,14 @@ fn destructors_of_a_thread_take_snapshots() {
     }
     let (_directory, db) = database();
     let keyspace = db.keyspace("a", EngineKind::TreeLine).unwrap();
-    std::thread::spawn(move || {
-        LAST.set(Some(Last(db)));
-        keyspace.insert("a", "1").unwrap();
-        drop(keyspace.snapshot().unwrap());
-    })
-    .join()
-    .unwrap();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            LAST.set(Some(Last(db)));
+            keyspace.insert("a", "1").unwrap();
+            drop(keyspace.snapshot().unwrap());
+        });
+        thread.join().unwrap();
+    });
 }
 
 #[test]
