@@ -219,10 +219,10 @@ pub(crate) struct Seen {
     held: u64,
     /// By how much it grew: likewise, half of it.
     growth: u64,
-    is_full: bool,
     /// Hits per look of the last mebibyte: a moving average that halves with each look.
     worth: f64,
     idle_looks: u32,
+    /// All of them after a look at which it was full.
     hungry_looks: u32,
     why: Why,
 }
@@ -242,7 +242,6 @@ impl Seen {
         let grew = used.saturating_sub(std::mem::replace(&mut self.used, used));
         self.held = used.max(self.held - self.held / HELD_PART);
         self.growth = grew.max(self.growth / 2);
-        self.is_full = is_full;
         // Snapshots and readers of large values enter only once.
         let is_used = new_uses > 0 || new_hits > 0;
         self.idle_looks = if is_used { 0 } else { self.idle_looks.saturating_add(1) };
@@ -261,8 +260,9 @@ impl Seen {
 
     /// Returns what the keyspace claims, with these bytes of floor, use and target.
     pub(crate) fn claim(&self, floor: u64, used: u64, target: u64) -> Claim {
-        let Seen { worth, growth, is_full, .. } = *self;
-        let (is_busy, is_hungry) = (self.idle_looks < IDLE_LOOKS, self.hungry_looks > 0);
+        let Seen { worth, growth, hungry_looks, .. } = *self;
+        let is_busy = self.idle_looks < IDLE_LOOKS;
+        let (is_full, is_hungry) = (hungry_looks == HUNGRY_LOOKS, hungry_looks > 0);
         let held = self.held.max(used);
         Claim { floor, used, held, growth, target, worth, is_busy, is_full, is_hungry }
     }

@@ -664,6 +664,13 @@ fn an_error_of_a_range_ends_the_transaction() {
         assert_eq!(counted.unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(kept.get("count").unwrap(), None);
     }
+    let (_other_directory, other) = database();
+    let strange = other.keyspace("strange", EngineKind::TreeLine).unwrap();
+    let mut transaction = db.begin().unwrap();
+    let count = transaction.range(&strange, ..).count();
+    _ = transaction.insert(&kept, "count", count.to_string());
+    assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(kept.get("count").unwrap(), None);
 }
 
 /// A thread that panics runs its destructors, which may write: no code of ours has panicked.

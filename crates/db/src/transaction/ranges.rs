@@ -30,12 +30,15 @@ pub(super) fn source(inner: &Arc<Inner>, keyspace: &Keyspace) -> Source {
     Source::Inside(Arc::new(Seen { inner, keyspace, ends: Mutex::default() }))
 }
 
-impl View for Seen {
-    fn keyspace(&self) -> &Keyspace {
-        &self.keyspace
+impl Seen {
+    /// Passes a result on. An error ends the transaction: its cursor gives it as an item, which `count()` and
+    /// the like do not look at.
+    fn or_end<T>(&self, read: Result<T>) -> Result<T> {
+        read.inspect_err(|error| self.inner.reads.lock().end(error))
     }
 
-    fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+    /// Reads a chunk, with the transaction's own writes.
+    fn read_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         self.inner.check(&self.keyspace)?;
         let mut reads = self.inner.reads.lock();
         let mut ends = self.ends.lock();
@@ -61,10 +64,21 @@ impl View for Seen {
         *chunk = laid_over(chunk, &own, request);
         Ok(())
     }
+}
+
+impl View for Seen {
+    fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
+    fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        self.or_end(self.read_chunk(request, chunk))
+    }
 
     fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         let mut value = Vec::new();
-        Ok(self.inner.read(&self.keyspace, key, &mut value)?.then(|| Value::from(value)))
+        let is_there = self.or_end(self.inner.read(&self.keyspace, key, &mut value))?;
+        Ok(is_there.then(|| Value::from(value)))
     }
 }
 

@@ -123,6 +123,11 @@ impl Reads {
         self.ended.clone().map_or(Ok(()), Err)
     }
 
+    /// Ends the transaction with an error: it can do nothing any more but be dropped.
+    pub(super) fn end(&mut self, error: &Error) {
+        self.ended.get_or_insert_with(|| error.clone());
+    }
+
     /// Whether it met a conflict.
     pub(super) fn is_in_conflict(&self) -> bool {
         self.ended.as_ref().is_some_and(|error| error.kind() == ErrorKind::Conflict)
@@ -373,24 +378,10 @@ impl Reads {
         Err(self.conflict(state, Cause::Changed))
     }
 
-    /// Reads a chunk of a range, as [`Reads::scan_once`] does. An error ends the transaction: a cursor gives it
-    /// as an item, which `count()` and the like do not look at.
-    pub(super) fn scan(
-        &mut self,
-        state: &State,
-        place: &Arc<Place>,
-        request: &ScanRequest<'_>,
-        before: &mut Option<Touched>,
-        chunk: &mut Chunk,
-    ) -> Result<()> {
-        self.scan_once(state, place, request, before, chunk)
-            .inspect_err(|error| _ = self.ended.get_or_insert_with(|| error.clone()))
-    }
-
     /// Reads a chunk of a range of a keyspace, as of a moment at which everything noted was so.
     /// `before` is the guard of what its cursor read last at this end; it becomes that of the chunk.
     /// The part of the range that the chunk covers ends where it resumes.
-    fn scan_once(
+    pub(super) fn scan(
         &mut self,
         state: &State,
         place: &Arc<Place>,
