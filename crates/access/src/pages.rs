@@ -15,11 +15,13 @@
 //! **Invariants**
 //! 1. The words of a page are stored only under its [`Edit`]; a reader validates afterwards (rule P27).
 //! 2. A page that a parent names is in the cache and changed, or its block at its place holds its words.
-//! 3. A place is let go once nothing in memory names it, and reused only when no slot does (rule H11).
+//! 3. A place is let go once nothing in memory names it, and reused only when no slot does (rule H11), and
+//!    no write to it is under way ([`UnderWay`]).
 
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
 use spinney_cache::{Cache, Edit, EditableFile, Kind, Look, PageId, Sight};
@@ -78,6 +80,7 @@ pub(crate) struct CowPages {
     /// Binary logarithm of the 4 KiB pages of a page.
     order: u8,
     pub(crate) gate: Gate,
+    under_way: Mutex<Places>,
     /// Pages that something names.
     count: AtomicU64,
 }
@@ -108,6 +111,7 @@ impl CowPages {
             keyspace,
             order,
             gate: Gate::default(),
+            under_way: Mutex::default(),
             count: AtomicU64::new(0),
         }
     }
@@ -207,7 +211,19 @@ impl CowPages {
 
     /// Notes that nothing names a page any more, which is gone from memory.
     pub(crate) fn let_go(&self, at: Place) {
+        let mut under_way = self.under_way.lock();
+        if under_way.written.contains(&at) {
+            return under_way.gone.push(at);
+        }
+        drop(under_way);
         self.store.let_go(self.extent(at), at.generation);
+    }
+
+    /// Notes that fresh pages are about to be copied and written to their own places. The caller is the
+    /// one that writes back.
+    pub(crate) fn begin_write(&self, fresh: impl Iterator<Item = Place>) -> UnderWay<'_> {
+        self.under_way.lock().written.extend(fresh);
+        UnderWay(self)
     }
 
     /// Allocates places that lie side by side, as far as may be.
@@ -293,6 +309,26 @@ impl CowPages {
             lsn,
         };
         header.seal(bytes);
+    }
+}
+
+/// Places of fresh pages that are being written, and those of them that were let go meanwhile.
+#[derive(Debug, Default)]
+struct Places {
+    written: Vec<Place>,
+    gone: Vec<Place>,
+}
+
+/// A write of fresh pages to their own places. Nothing names them on disk, so a merge that replaces one would
+/// free its place at once, and the late write would lie upon what another had written there: places that are
+/// let go meanwhile are let go when this is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay<'a>(&'a CowPages);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Places { gone, .. } = std::mem::take(&mut *self.0.under_way.lock());
+        gone.into_iter().for_each(|place| self.0.let_go(place));
     }
 }
 

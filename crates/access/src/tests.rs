@@ -451,3 +451,19 @@ fn a_scrub_reads_every_page() {
     world.tree.owned(&mut |extent, _| _ = owned.insert(extent.page, 1)).unwrap();
     assert_eq!(read, owned, "each page once");
 }
+
+/// A fresh page is replaced while it is being written to its own place: whoever gets that place next would
+/// find the late write upon what is there.
+#[test]
+fn places_stay_while_they_are_written() {
+    let world = World::new(1, 0, 200);
+    let pages = &world.tree.pages;
+    let fresh = pages.allocate(3).unwrap();
+    let under_way = pages.begin_write(fresh.iter().copied());
+    fresh.iter().for_each(|place| pages.let_go(*place));
+    let others = pages.allocate(64).unwrap();
+    assert!(others.iter().all(|place| fresh.iter().all(|kept| kept.page != place.page)));
+    drop(under_way);
+    let later = pages.allocate(64).unwrap();
+    assert!(fresh.iter().all(|gone| later.iter().any(|place| gone.page == place.page)));
+}

@@ -88,6 +88,9 @@ impl BTree {
     fn write_batch(&self, batch: &[Dirty]) -> Result<usize> {
         let (mut buf, bytes) = (self.pages.buffer(batch.len()), self.pages.page_bytes());
         let mut copied: Vec<(&Dirty, Sight)> = Vec::with_capacity(batch.len());
+        // Before they are copied: one that is replaced from here on keeps its place until it is written.
+        let fresh = batch.iter().filter(|page| page.is_fresh).map(Dirty::place);
+        let _under_way = self.pages.begin_write(fresh);
         for page in batch {
             let at = copied.len() * bytes;
             let sight = self.pages.copy(page.id, &mut buf.bytes_mut()[at..at + bytes]);
