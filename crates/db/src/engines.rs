@@ -47,6 +47,9 @@ engines! {
     /// Batches that gather in memory over trees that are never changed in place: writes of data
     /// larger than memory, short ranges, snapshots.
     Turtle = spinney_turtle::ROW,
+    /// A B+tree whose pages are written to new places, under a small tier of records: data much larger
+    /// than memory, of which not even an index fits.
+    BTree = spinney_tiered::ROW,
 }
 
 impl EngineKind {

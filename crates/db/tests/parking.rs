@@ -17,7 +17,7 @@ use spinney_db::{
 use spinney_io::Disk;
 use spinney_io::sim::{CrashMode, SimDisk};
 
-const ENGINES: [EngineKind; 2] = EngineKind::ALL;
+const ENGINES: [EngineKind; EngineKind::ALL.len()] = EngineKind::ALL;
 
 fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
     let options = Options::default().memory(8 << 20).log_bytes_max(4 << 20);
