@@ -82,8 +82,11 @@ impl BlockKind {
     pub const CHECKPOINT: BlockKind = BlockKind::new(3, "checkpoint");
     /// A piece of a large value.
     pub const LARGE: BlockKind = BlockKind::new(4, "large value");
-    /// The kinds that files of all engines have.
-    const SHARED: [BlockKind; 3] = [BlockKind::SLOT, BlockKind::CHECKPOINT, BlockKind::LARGE];
+    /// What writes replaced while a snapshot lived. Nothing durable names such a block.
+    pub const PRE_IMAGES: BlockKind = BlockKind::new(7, "pre-images");
+    /// The kinds that files of all engines may have.
+    const SHARED: [BlockKind; 4] =
+        [BlockKind::SLOT, BlockKind::CHECKPOINT, BlockKind::LARGE, BlockKind::PRE_IMAGES];
 
     /// Makes a kind with a number above 0, whose layout has version 1.
     ///

@@ -36,8 +36,11 @@ impl Purpose {
     /// The bytes of large values.
     pub const LARGE_VALUE: Purpose = Purpose::new(10, "large-value");
 
+    /// Runs of pre-images, of engines that update in place.
+    pub const PRE_IMAGES: Purpose = Purpose::new(17, "pre-images");
+
     /// The purposes that all engines share. Those of one engine are in its registry row.
-    pub const SHARED: [Purpose; 11] = [
+    pub const SHARED: [Purpose; 12] = [
         Purpose::LOG,
         Purpose::LOOKUP,
         Purpose::SCAN,
@@ -49,6 +52,7 @@ impl Purpose {
         Purpose::RECOVERY,
         Purpose::TOOL,
         Purpose::LARGE_VALUE,
+        Purpose::PRE_IMAGES,
     ];
 
     /// Makes a purpose with a number of its own below [`PURPOSES_MAX`].

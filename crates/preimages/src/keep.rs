@@ -73,6 +73,17 @@ impl PreImages {
     /// Makes the pre-images of a keyspace whose runs lie in `store`, and whose marks are `notes`.
     #[must_use]
     pub fn new(context: EngineContext, store: Arc<Store>, notes: Arc<dyn Notes>) -> PreImages {
+        Self::with(context, store, Some(notes))
+    }
+
+    /// Makes the pre-images of a keyspace whose records have no room for notes: each mark takes some
+    /// memory, and [`PreImages::keep`] returns nothing that is to be put.
+    #[must_use]
+    pub fn without_notes(context: EngineContext, store: Arc<Store>) -> PreImages {
+        Self::with(context, store, None)
+    }
+
+    fn with(context: EngineContext, store: Arc<Store>, notes: Option<Arc<dyn Notes>>) -> PreImages {
         PreImages {
             marks: Marks::new(context.keyspace, notes),
             context,

@@ -69,5 +69,4 @@ mod tests;
 pub use keep::{Known, PreImages};
 pub use marks::Notes;
 pub use room::LinkRoom;
-pub use run::{PAGES, PURPOSE};
 pub use snapshot::{InPlace, begin};

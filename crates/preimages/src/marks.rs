@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A slot is another table's when it has no marks left. Marks of a table that is gone stand for nothing;
-//! they go when their records are written back, as others do.
+//! they go when their records are written back, as others do. Where records have no room for a note, all
+//! marks are outside.
 //!
 //! **Invariants**
 //! 1. A note is set by the put that makes the record dirty, and stays with later puts until it is taken
@@ -66,7 +67,8 @@ pub(crate) struct Mark {
 /// The marks of a keyspace.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    notes: Arc<dyn Notes>,
+    /// `None` where records have no room for notes: all marks are outside then.
+    notes: Option<Arc<dyn Notes>>,
     slots: [AtomicU64; SLOTS],
     /// How many marks have been taken away, by stripes of keys.
     removed: Box<[AtomicU32]>,
@@ -76,7 +78,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    pub(crate) fn new(keyspace: KeyspaceId, notes: Arc<dyn Notes>) -> Marks {
+    pub(crate) fn new(keyspace: KeyspaceId, notes: Option<Arc<dyn Notes>>) -> Marks {
         Marks {
             notes,
             slots: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -106,10 +108,11 @@ impl Marks {
         if self.len() == 0 {
             return None;
         }
+        let Some(notes) = &self.notes else { return self.outside.get(key, hash) };
         let removed = self.removed(hash);
         loop {
             let number = removed.load(SeqCst);
-            let note = match self.notes.note(key, hash) {
+            let note = match notes.note(key, hash) {
                 0 => return None,
                 OUTSIDE => return self.outside.get(key, hash),
                 note => note,
@@ -128,7 +131,7 @@ impl Marks {
     /// Marks a key whose record is about to be put, and is not dirty. Returns the note to put with it,
     /// and the mark that the key had, which counts no more.
     pub(crate) fn set(&self, key: &[u8], hash: u64, table: u64) -> (u8, Option<Mark>) {
-        match self.take_slot(table) {
+        match self.notes.as_ref().and_then(|_| self.take_slot(table)) {
             Some(note) => {
                 self.noted.fetch_add(1, SeqCst);
                 (note, None)
@@ -168,10 +171,13 @@ impl Marks {
     pub(crate) fn remove(&self, key: &[u8], hash: u64, mark: Mark) -> bool {
         if mark.note == OUTSIDE {
             let removed = self.outside.remove(key, hash, mark);
-            self.notes.clear_note(key, hash, OUTSIDE);
+            if let Some(notes) = &self.notes {
+                notes.clear_note(key, hash, OUTSIDE);
+            }
             return removed;
         }
-        if !self.notes.clear_note(key, hash, mark.note) {
+        let clear = |notes: &Arc<dyn Notes>| notes.clear_note(key, hash, mark.note);
+        if !self.notes.as_ref().is_some_and(clear) {
             return false;
         }
         // Before the slot may be another table's.
@@ -220,7 +226,7 @@ mod tests {
     #[test]
     fn marks_are_what_they_were_set_to() {
         let records = Arc::new(Records::default());
-        let marks = Marks::new(KeyspaceId(3), records.clone());
+        let marks = Marks::new(KeyspaceId(3), Some(records.clone()));
         let mut random = spinney_base::runtime::SplitMix(7);
         let mut model: HashMap<[u8; 8], u64> = HashMap::new();
         let mut outside = 0;
@@ -266,7 +272,7 @@ mod tests {
     #[test]
     fn s09_a_mark_that_comes_again_is_another() {
         let records = Arc::new(Records::default());
-        let marks = Marks::new(KeyspaceId(3), records.clone());
+        let marks = Marks::new(KeyspaceId(3), Some(records.clone()));
         let hash = hash_key(KeyspaceId(3), b"a");
         let mark = || {
             let (note, _) = marks.set(b"a", hash, 1);
@@ -281,7 +287,7 @@ mod tests {
     /// A slot that is full is not counted over: the table has another one.
     #[test]
     fn a_table_may_have_several_slots() {
-        let marks = Marks::new(KeyspaceId(3), Arc::new(Records::default()));
+        let marks = Marks::new(KeyspaceId(3), Some(Arc::new(Records::default())));
         let (first, _) = marks.set(b"a", 1, 20);
         marks.slot(first).fetch_add(COUNT_MAX - 1, SeqCst);
         let (second, _) = marks.set(b"b", 2, 20);

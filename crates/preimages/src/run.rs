@@ -26,10 +26,10 @@ use spinney_page::{PageEditor, PageView, Put};
 use crate::table::{Age, Link, Show};
 
 /// The kind of a run's pages.
-pub const PAGES: BlockKind = BlockKind::new(7, "pre-images");
+const PAGES: BlockKind = BlockKind::PRE_IMAGES;
 
 /// Runs that are written and read.
-pub const PURPOSE: Purpose = Purpose::new(17, "pre-images");
+const PURPOSE: Purpose = Purpose::PRE_IMAGES;
 
 /// Pages that are allocated and written together.
 const PIECE_PAGES: usize = 64;

@@ -10,12 +10,13 @@ use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{Error, Lsn, Result, Stalls, probe};
 use spinney_cache::Cache;
 use spinney_engine::{
-    Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, Maintain as _, Prepared,
-    Proving, Resident, Row, ScanRequest, SnapshotNumber, Watched, Write,
+    Capabilities, Chunk, Engine, EngineContext, EngineSnapshot, EngineStats, Found, Maintain as _,
+    Prepared, Proving, Resident, Row, ScanRequest, SnapshotNumber, Watched, Write,
 };
 use spinney_extent::values::{LargeList, Owner};
 use spinney_extent::{BlockKind, Checkpoint, Store, Values};
 use spinney_hot::{Cached, HotTier};
+use spinney_preimages::PreImages;
 
 use crate::payload::Payload;
 use crate::sweep::Sweeper;
@@ -64,6 +65,7 @@ pub struct Tiered {
     /// Binary logarithm of the 4 KiB pages of a page.
     pub(crate) order: u8,
     pub(crate) hot: HotTier,
+    pub(crate) pre_images: PreImages,
     /// Made when the first record is merged; replaced by a bulk load.
     pub(crate) tree: OnceLock<ArcSwap<BTree>>,
     /// Trees that were replaced, until no reader is in them.
@@ -102,6 +104,7 @@ impl Tiered {
         it.ordered = true;
         it.transactions = true;
         it.larger_than_memory = true;
+        it.snapshots = true;
         it
     };
 
@@ -137,12 +140,15 @@ impl Tiered {
         let list =
             payload.as_ref().map_or_else(LargeList::default, |payload| payload.large.clone());
         let owner = Box::new(ByLsn(context.clone()));
-        let values = Values::new(Arc::new(store), RECORD_BYTES_MAX, owner, list);
+        let store = Arc::new(store);
+        let pre_images = PreImages::without_notes(context.clone(), store.clone());
+        let values = Values::new(store, RECORD_BYTES_MAX, owner, list);
         let tiered = Tiered {
             values,
             cache: Cache::with_frames(0, order.into()),
             order,
             hot: HotTier::new(TIER_BYTES_MIN),
+            pre_images,
             tree: OnceLock::new(),
             replaced: Mutex::new(Vec::new()),
             named: Mutex::new(payload),
@@ -205,7 +211,8 @@ impl Tiered {
     pub(crate) fn follow_memory(&self) {
         let target = self.context.memory.target();
         let tier = (target / TIER_PART).max(TIER_BYTES_MIN);
-        let others = self.values.bytes();
+        self.pre_images.follow(target, self.snapshot_bytes());
+        let others = self.values.bytes() + self.pre_images.memory_bytes();
         self.hot.resize(tier);
         let pages = target.saturating_sub(tier + others).max(self.cache_bytes_min());
         if pages != self.cache.bytes() {
@@ -322,6 +329,7 @@ impl Engine for Tiered {
 
     fn prepare(&self, write: &Write<'_>) -> Result<Prepared> {
         self.context.poison.check()?;
+        self.relieve_pre_images()?;
         let value = write.value.map_or(0, spinney_base::ValueRef::len);
         self.reserve(write.key.len(), value)?;
         Ok(Prepared([write.key.len() as u64, value as u64]))
@@ -332,7 +340,8 @@ impl Engine for Tiered {
         self.hot.release(key as usize, value as usize);
     }
 
-    fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn, _newest: SnapshotNumber) {
+    fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn, newest: SnapshotNumber) {
+        self.keep_before_put(write, newest);
         if let Some(pointer) = write.value.filter(|value| value.large) {
             self.values.applied(pointer.bytes, 0);
         }
@@ -351,7 +360,7 @@ impl Engine for Tiered {
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
-        self.scan_both(request, chunk)
+        self.scan_both(request, &|_| false, chunk)
     }
 
     fn checkpoint(&self, redo: Lsn) -> Result<()> {
@@ -395,12 +404,17 @@ impl Engine for Tiered {
         check_option(name, value)
     }
 
+    fn begin_snapshot(self: Arc<Self>, number: SnapshotNumber) -> Result<Box<dyn EngineSnapshot>> {
+        Ok(spinney_preimages::begin(self, number))
+    }
+
     fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
         self.tree().map_or(0, |tree| tree.approximate_bytes(lower, upper))
     }
 
     fn stats(&self) -> EngineStats {
         let mut stats = EngineStats::of(&self.values, &self.stalls);
+        stats.pre_images = self.pre_images.stats();
         stats.records_cached = self.hot.len();
         stats.records_dirty = self.hot.dirty();
         stats.cache_bytes = self.hot.bytes() + self.cache.used();

@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod kept;
 mod maintain;
 mod payload;
 mod salvage;

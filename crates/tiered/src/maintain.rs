@@ -72,7 +72,8 @@ impl Maintain for Tiered {
         }
         self.values.reuse();
         self.discard_replaced()?;
-        let mut worked = self.store().give_back(GiveBack::Much)? > 0;
+        let mut worked = self.tend_pre_images()?;
+        worked |= self.store().give_back(GiveBack::Much)? > 0;
         if self.hot.bytes() > self.context.memory.target() / 8
             && self.hot.dirty() > 0
             && let Some(mut sweeper) = self.sweeper.try_lock()
@@ -98,6 +99,10 @@ impl Maintain for Tiered {
         false
     }
 
+    fn end_oldest_snapshot(&self, cause: &Error) -> bool {
+        self.pre_images.run_pages() > 0 && self.pre_images.end_oldest(cause)
+    }
+
     fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         {
@@ -118,7 +123,8 @@ impl Maintain for Tiered {
             }
             let _still = self.values.still();
             owned.extend(self.values.owned().map(|(extent, _)| extent));
-            report.free_pages = self.store().audit(owned, 0)?;
+            let of_runs = self.pre_images.hold_run_pages();
+            report.free_pages = self.store().audit(owned, *of_runs)?;
         }
         watch(report.pages)?;
         let _pin = self.values.pin();
@@ -256,7 +262,7 @@ impl Bulk for Loading<'_> {
         if self.bytes >= LOADED_BYTES { self.merge() } else { Ok(()) }
     }
 
-    fn install(mut self: Box<Self>, _number: SnapshotNumber) -> Result<()> {
+    fn install(mut self: Box<Self>, number: SnapshotNumber) -> Result<()> {
         let keyspace = self.keyspace;
         let _inside = probe::enter("bulk load");
         self.merge()?;
@@ -274,6 +280,7 @@ impl Bulk for Loading<'_> {
             self.tree = Arc::into_inner(tree);
             return Err(error);
         }
+        keyspace.pre_images.before_load(number);
         keyspace.values.supersede_all();
         self.loaded.apply(0);
         self.loaded.keep();

@@ -40,7 +40,13 @@ fn from(near: &Bound<Vec<u8>>, is_forward: bool) -> Option<Vec<u8>> {
 }
 
 impl Tiered {
-    pub(crate) fn scan_both(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+    /// Scans both tiers, past dirty records of the tier whose keys are `hidden`.
+    pub(crate) fn scan_both(
+        &self,
+        request: &ScanRequest<'_>,
+        hidden: &dyn Fn(&[u8]) -> bool,
+        chunk: &mut Chunk,
+    ) -> Result<()> {
         let is_forward = request.direction == Direction::Forward;
         let direction = if is_forward {
             spinney_hot::Direction::Forward
@@ -54,6 +60,9 @@ impl Tiered {
         loop {
             let start = from(&near, is_forward);
             self.hot.range(start.as_deref(), direction, most, &mut piece);
+            // Before the tree is read: what is hidden by then lies in its page (S12).
+            let mut shown: Vec<Record<'_>> =
+                piece.records.iter().filter(|one| !(one.is_dirty && hidden(one.key))).collect();
             // How far the tier's piece goes.
             let end = match is_forward {
                 true => piece.upper.clone().map(Bound::Excluded),
@@ -89,12 +98,11 @@ impl Tiered {
                         }
                     }
             };
-            let mut records: Vec<Record<'_>> =
-                piece.records.iter().filter(|record| covers(record.key)).collect();
+            shown.retain(|record| covers(record.key));
             if !is_forward {
-                records.reverse();
+                shown.reverse();
             }
-            if !overlay::lay(&mut OfTier { records, at: 0 }, &cold, request, chunk) {
+            if !overlay::lay(&mut OfTier { records: shown, at: 0 }, &cold, request, chunk) {
                 return Ok(());
             }
             near = match (told, end) {

@@ -70,6 +70,20 @@ impl Tiered {
         Ok(())
     }
 
+    /// Merges the dirty records of the leaves of the tier that these keys lie in.
+    ///
+    /// # Errors
+    /// As [`Tiered::reserve`].
+    pub(crate) fn sweep_keys(&self, keys: &[Vec<u8>]) -> Result<()> {
+        let mut sweeper = self.sweeper.lock();
+        for key in keys {
+            sweeper.victims.clear();
+            self.hot.take_along(key, None, &mut sweeper.victims);
+            self.bring_home(&sweeper.victims)?;
+        }
+        Ok(())
+    }
+
     /// Changes the leaves of records that were taken, and ends their sweep.
     fn bring_home(&self, victims: &Records) -> Result<()> {
         let _inside = probe::enter("sweep");
@@ -86,14 +100,9 @@ impl Tiered {
                 return Err(error);
             }
         };
-        let merged = tree.merge(&changes, &mut |change, replaced| {
-            let is_same = |pointer: &[u8]| change.value.is_some_and(|value| value.bytes == pointer);
-            if let Some(pointer) = replaced.filter(|pointer| !is_same(pointer)) {
-                self.values.superseded(pointer);
-            }
-        });
+        let merged = self.merge_home(&tree, &changes);
         // After an error some are merged, and others are not: all are merged once more.
         self.hot.finish(victims, merged.is_ok());
-        merged.map(drop)
+        merged
     }
 }

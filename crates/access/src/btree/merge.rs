@@ -38,6 +38,31 @@ pub struct Merged {
 /// if it did.
 pub type Home<'h> = dyn FnMut(&Change<'_>, Option<&[u8]>) + 'h;
 
+/// Learns what changes replace while the page is taken that still holds it, and before the page changes.
+pub trait Keep {
+    /// Returns whether it has to know of this key.
+    fn wants(&self, key: &[u8]) -> bool;
+
+    /// Gets the value that a key has, or the pointer to it. It may come again for one key, and then for a
+    /// change that is not made.
+    fn keep(&self, key: &[u8], old: Option<ValueRef<'_>>);
+}
+
+/// Has to know nothing.
+impl Keep for () {
+    fn wants(&self, _key: &[u8]) -> bool {
+        false
+    }
+
+    fn keep(&self, _key: &[u8], _old: Option<ValueRef<'_>>) {}
+}
+
+/// Whose changes are merged.
+struct Owner<'o, 'h> {
+    keep: &'o dyn Keep,
+    home: &'o mut Home<'h>,
+}
+
 /// How a leaf took changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Took {
@@ -58,7 +83,21 @@ impl BTree {
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`. `home` was called for those that were merged before.
     pub fn merge(&self, changes: &[Change<'_>], home: &mut Home<'_>) -> Result<Merged> {
+        self.merge_keeping(changes, &(), home)
+    }
+
+    /// As [`BTree::merge`]; `keep` learns what is replaced.
+    ///
+    /// # Errors
+    /// As [`BTree::merge`].
+    pub fn merge_keeping(
+        &self,
+        changes: &[Change<'_>],
+        keep: &dyn Keep,
+        home: &mut Home<'_>,
+    ) -> Result<Merged> {
         let (mut rest, mut merged) = (changes, Merged::default());
+        let owner = &mut Owner { keep, home };
         while let Some(first) = rest.first() {
             if self.pages.is_crowded() {
                 self.write_back(usize::MAX)?;
@@ -66,7 +105,7 @@ impl BTree {
             let node = self.descend(first.key, 0)?.expect("every tree has leaves");
             let Some(count) = self.count_of_leaf(&node, rest) else { continue };
             let (mine, others) = rest.split_at(count);
-            match self.merge_in_place(&node, mine, home, &mut merged) {
+            match self.merge_in_place(&node, mine, owner, &mut merged) {
                 Took::All => rest = others,
                 Took::Sparse => {
                     rest = others;
@@ -74,7 +113,7 @@ impl BTree {
                     self.lower_roots(first.key)?;
                 }
                 Took::UpTo(done) => {
-                    let done = done + self.merge_anew(&mine[done..], home, &mut merged)?;
+                    let done = done + self.merge_anew(&mine[done..], owner, &mut merged)?;
                     rest = &rest[done..];
                 }
                 Took::Nothing => self.make_editable(&node)?,
@@ -96,7 +135,7 @@ impl BTree {
         &self,
         node: &Node<'_>,
         changes: &[Change<'_>],
-        home: &mut Home<'_>,
+        owner: &mut Owner<'_, '_>,
         merged: &mut Merged,
     ) -> Took {
         let Some(mut edit) = self.pages.edit(node.look.sight()) else { return Took::Nothing };
@@ -104,8 +143,9 @@ impl BTree {
         let (mut replaced, mut done) = (Vec::new(), 0);
         for change in changes {
             replaced.clear();
+            keep_of_leaf(leaf, change.key, owner.keep);
             let Some(more) = put(leaf, change, &mut replaced) else { break };
-            home(change, (!replaced.is_empty()).then_some(&replaced));
+            (owner.home)(change, (!replaced.is_empty()).then_some(&replaced));
             merged.records += more;
             done += 1;
         }
@@ -127,27 +167,28 @@ impl BTree {
     fn merge_anew(
         &self,
         changes: &[Change<'_>],
-        home: &mut Home<'_>,
+        owner: &mut Owner<'_, '_>,
         merged: &mut Merged,
     ) -> Result<usize> {
         let mut most = self.count_for_parts(changes);
         loop {
             let node = self.descend(changes[0].key, 0)?.expect("every tree has leaves");
-            let image = Image::of(node.leaf(), |_| 0);
+            let before = Image::of(node.leaf(), |_| 0);
             let Some(count) = self.count_of_leaf(&node, changes) else { continue };
             let count = count.min(most);
             let mine = &changes[..count];
-            let (records, replaced) = with_changes(&image.records, mine);
-            let more = records.len() as i64 - image.records.len() as i64;
-            let image = Image::new(records, image.bounds(), self.pages.leaf_words());
-            match self.reshape(0, &[node.seen()], image) {
+            let (records, replaced) = with_changes(&before.records, mine);
+            let more = records.len() as i64 - before.records.len() as i64;
+            let image = Image::new(records, before.bounds(), self.pages.leaf_words());
+            let keep = || keep_of_records(&before.records, mine, owner.keep);
+            match self.reshape(0, &[node.seen()], image, &keep) {
                 // A step that holds fewer pages may have room.
                 Err(error) if error.is_full() && count > 1 => most = count / 2,
                 Err(error) => return Err(error),
                 Ok(Reshaped::Again) => self.make_editable(&node)?,
                 Ok(Reshaped::Done) => {
                     for (change, replaced) in mine.iter().zip(&replaced) {
-                        home(change, replaced.as_deref());
+                        (owner.home)(change, replaced.as_deref());
                     }
                     merged.leaves += 1;
                     merged.records += more;
@@ -226,7 +267,7 @@ impl BTree {
             return Ok(false);
         }
         let old = [(sights.0, first), (sights.1, second)];
-        Ok(self.reshape(level, &old, both)? == Reshaped::Done)
+        Ok(self.reshape(level, &old, both, &|| ())? == Reshaped::Done)
     }
 
     /// Takes roots away that have one child.
@@ -300,6 +341,34 @@ fn put(leaf: Leaf<'_>, change: &Change<'_>, replaced: &mut Vec<u8>) -> Option<i6
     }
     leaf.insert(index, entry);
     Some(i64::from(found.is_err()))
+}
+
+/// Shows what a held leaf has of a key to who has to know.
+fn keep_of_leaf(leaf: Leaf<'_>, key: &[u8], keep: &dyn Keep) {
+    if !keep.wants(key) {
+        return;
+    }
+    let mut old = Vec::new();
+    let slot = leaf.search(key).ok().map(|index| leaf.slot(index));
+    let large = slot.is_some_and(|slot| slot.is(LARGE));
+    if let Some(slot) = slot {
+        leaf.value(slot, &mut old);
+    }
+    keep.keep(key, slot.map(|_| ValueRef { bytes: &old, large }));
+}
+
+/// The same of all keys that change, of records of a leaf that is held since they were copied.
+fn keep_of_records(before: &Records, changes: &[Change<'_>], keep: &dyn Keep) {
+    let mut kept = before.iter().peekable();
+    for Change { key, .. } in changes {
+        while kept.next_if(|entry| entry.key < *key).is_some() {}
+        if keep.wants(key) {
+            let old = kept.peek().filter(|entry| entry.key == *key);
+            let value = |entry: &Entry<'_>| entry.flags & LARGE != 0;
+            let old = old.map(|old| ValueRef { bytes: old.value, large: value(old) });
+            keep.keep(key, old);
+        }
+    }
 }
 
 /// Appends the pointer to a large value.

@@ -37,6 +37,6 @@ mod scan;
 pub(crate) mod tree;
 mod walk;
 
-pub use merge::{Change, Home, Merged};
+pub use merge::{Change, Home, Keep, Merged};
 pub use tree::BTree;
 pub use walk::{See, Walked};

@@ -67,6 +67,21 @@ impl BTree {
     /// `Corruption` or `Io`.
     #[inline]
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Found> {
+        self.get_while(key, || true, out).map(|found| found.expect("nothing forbids it"))
+    }
+
+    /// As [`BTree::get`], if `holds` answers true while the leaf is as it was read: nobody changes it
+    /// meanwhile. Returns `None` if it does not.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    #[inline]
+    pub fn get_while(
+        &self,
+        key: &[u8],
+        holds: impl Fn() -> bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Found>> {
         let start = out.len();
         loop {
             let node = self.descend(key, 0)?.expect("every tree has leaves");
@@ -75,12 +90,17 @@ impl BTree {
             if let Some(slot) = slot {
                 leaf.value(slot, out);
             }
+            let holds = holds();
             if self.pages.is_valid(node.look.sight()) {
-                return Ok(match slot {
+                if !holds {
+                    out.truncate(start);
+                    return Ok(None);
+                }
+                return Ok(Some(match slot {
                     None => Found::Absent,
                     Some(slot) if slot.is(LARGE) => Found::Large,
                     Some(_) => Found::Inline,
-                });
+                }));
             }
             out.truncate(start);
         }
