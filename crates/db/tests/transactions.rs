@@ -265,7 +265,7 @@ fn bodies_are_run_until_they_commit() {
 #[test]
 fn a_load_a_drop_and_a_conversion_end_who_read_before() {
     let (_directory, db) = database();
-    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
+    for engine in EngineKind::ALL {
         let keyspace = db.keyspace("loaded", engine).unwrap();
         let loaded = db.begin().unwrap();
         assert!(!loaded.contains_key(&keyspace, "a").unwrap());
@@ -653,7 +653,7 @@ fn a_cursor_gives_an_error_once() {
 fn an_error_of_a_range_ends_the_transaction() {
     let (_directory, db) = database();
     let kept = db.keyspace("kept", EngineKind::TreeLine).unwrap();
-    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
+    for engine in EngineKind::ALL {
         let gone = db.keyspace("gone", engine).unwrap();
         gone.insert("a", "1").unwrap();
         db.drop_keyspace("gone").unwrap();

@@ -111,7 +111,9 @@ impl Maintain for Tiered {
             report.pages = self.store().payload_pages();
             self.store().verify_checkpoint()?;
             let mut owned: Vec<Extent> = Vec::new();
-            if let Some(tree) = self.tree() {
+            let tree = self.tree();
+            let _no_write_back = tree.as_ref().map(|tree| tree.hold_places());
+            if let Some(tree) = &tree {
                 let walked = tree.walk(&mut |_, _, _| {})?;
                 let pages = (walked.leaves + walked.nodes) * tree.page_bytes();
                 report.pages += pages / PAGE_BYTES as u64;

@@ -61,6 +61,11 @@ impl BTree {
         BTree { pages, root: Root::new(root.place, root.level), writing: Mutex::new(()), log }
     }
 
+    /// Keeps pages where they lie until the guard is dropped: none is written back.
+    pub fn hold_places(&self) -> impl Drop + '_ {
+        self.writing.lock()
+    }
+
     /// Appends a key's value, or the pointer to a large one, and says which.
     ///
     /// # Errors
