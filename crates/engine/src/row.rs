@@ -71,6 +71,9 @@ pub enum Watched {
     /// The payload of a checkpoint names a root, and the tree of nodes below it names the rest, in
     /// the layout that `proving` walks.
     Roots,
+    /// The payload of a checkpoint names a root, and inner nodes the pages below, in the layout of
+    /// `access`.
+    Pages,
     /// Nowhere that the watch knows, so its disk is not watched.
     Nowhere,
 }

@@ -21,6 +21,7 @@ use crate::database::{
     Write,
 };
 
+use crate::roots::Layout;
 use crate::watch::Watch;
 
 /// Opens Spinney databases with one engine.
@@ -148,7 +149,7 @@ impl Product for Spinney {
     }
 
     fn rewrites_pages(&self) -> bool {
-        self.row().proving.watched != Watched::Roots
+        !matches!(self.row().proving.watched, Watched::Roots | Watched::Pages)
     }
 
     fn takes_snapshots(&self) -> bool {
@@ -158,7 +159,8 @@ impl Product for Spinney {
     fn watch(&self) -> Option<Arc<Watch>> {
         match self.row().proving.watched {
             Watched::Records => Some(Arc::new(Watch::default())),
-            Watched::Roots => Some(Arc::new(Watch::over_roots())),
+            Watched::Roots => Some(Arc::new(Watch::over_roots(Layout::Turtle))),
+            Watched::Pages => Some(Arc::new(Watch::over_roots(Layout::Pages))),
             Watched::Nowhere => None,
         }
     }

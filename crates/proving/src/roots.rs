@@ -1,8 +1,8 @@
-//! What the checkpoint slots of a turtle keyspace name, for [`crate::watch`] (rules P13, P14 and
-//! P16 where pages are never written in place).
+//! What the checkpoint slots name of a keyspace that writes no page in place, for [`crate::watch`] (rules P13, P14 and
+//! P16).
 //!
 //! ```text
-//!   slot -> payload -> root -> node -> node -> leaf, segment
+//!   slot -> payload -> root -> node -> node -> leaf, segment      turtle, or (`pages`) `access`
 //!              |
 //!              +-----> extents of large values
 //! ```
@@ -10,7 +10,8 @@
 //! * **P13**: when a slot is written, the media hold every page that can be reached from it: of the
 //!   kind, in the generation and at the place that its owner says, owned by one alone.
 //! * **P14**: a page that the newest durable slot reaches, or one written after it, is not written.
-//! * **P16**: no page is written twice under one generation, in this life or an earlier one.
+//! * **P16**: no page is written twice under one generation, in this life or an earlier one. Pages of `access` are,
+//!   in one life: until a slot names one it may be written again where it is.
 //!
 //! **`PAGE_FREE`**. To free a page is a matter of memory alone: on the disk nothing tells it from a page that is owned
 //! still, until somebody else's is written there. So this is the state that crashes strike: pages that an earlier slot
@@ -18,14 +19,16 @@
 //! checkpoint that was published, a snapshot, a reader), and no slot was made durable since. Whatever still
 //! needs one of them shows in an image of that time.
 //!
-//! The layouts are those of turtle's `payload`, `packed` and `leaf::format`, read here once more and
+//! The layouts here are those of turtle's `payload`, `packed` and `leaf::format`, read once more and
 //! from the media alone.
+
+mod pages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{KeyspaceId, PageNumber};
+use spinney_base::{KeyspaceId, Lsn, PageNumber};
 use spinney_extent::header::{BlockHeader, BlockKind};
 use spinney_extent::slot::SLOT_PAGES;
 use spinney_extent::store::DATA_PAGE_FIRST;
@@ -51,9 +54,26 @@ const FILTER_BLOCKS_OF_A_PAGE: u32 = PAYLOAD / 32;
 /// The state in which pages that a checkpoint has let go are written over; see the module.
 pub(crate) const PAGE_FREE: &str = "page free";
 
+/// What payloads of slots and the pages below them look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// As turtle writes them.
+    Turtle,
+    /// As `access` writes them.
+    Pages,
+}
+
+impl Layout {
+    /// Whether pages of a kind may be written before the log is durable that their LSN names.
+    pub(crate) fn is_named_by_slots(kind: BlockKind) -> bool {
+        [pages::LEAF, pages::NODE].contains(&kind)
+    }
+}
+
 /// The files of one disk.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Roots {
+    layout: Layout,
     files: BTreeMap<PathBuf, Slots>,
 }
 
@@ -72,40 +92,44 @@ struct Slots {
 }
 
 impl Roots {
+    pub(crate) fn new(layout: Layout) -> Roots {
+        Roots { layout, files: BTreeMap::new() }
+    }
+
     /// Whether a file is in the state [`PAGE_FREE`].
     pub(crate) fn is_reusing(&self) -> bool {
         self.files.values().any(|slots| slots.is_reusing)
     }
 
-    /// A page of a store file is about to be written. Answers how many pages were looked at, or what
-    /// rule is broken.
+    /// A page of a store file is about to be written. Answers how many pages were looked at, and the
+    /// newest LSN of those that may be written before the log is; or what rule is broken.
     pub(crate) fn before_write(
         &mut self,
         view: &SimView<'_>,
         path: &Path,
         number: u32,
         page: &Page,
-    ) -> Result<u64, String> {
+    ) -> Result<(u64, Lsn), String> {
         let name = path.display();
         if !self.files.contains_key(path) {
-            let durable = newest(view, path)?;
+            let durable = newest(self.layout, view, path)?;
             let slots = Slots { durable, ..Slots::default() };
             self.files.insert(path.to_owned(), slots);
         }
         let slots = self.files.get_mut(path).expect("it was just put there");
         if number < SLOT_PAGES {
             // A page of nothing but zeros makes a file longer.
-            let Ok(header) = BlockHeader::decode(page) else { return Ok(0) };
+            let Ok(header) = BlockHeader::decode(page) else { return Ok((0, Lsn::ZERO)) };
             let slot = Slot::decode(page, header.keyspace, PageNumber(number));
             let slot = slot.map_err(|damage| format!("P14: a slot of {name}: {damage:?}"))?;
-            let pages = reach(view, path, header.keyspace, &slot)
+            let (pages, newest) = reach(self.layout, view, path, header.keyspace, &slot)
                 .map_err(|what| format!("P13: slot {} of {name} {what}", slot.generation))?;
             let looked_at = pages.len() as u64;
             slots.written = Some((slot.generation, pages));
-            return Ok(looked_at);
+            return Ok((looked_at, newest));
         }
         if number < DATA_PAGE_FIRST {
-            return Ok(0);
+            return Ok((0, Lsn::ZERO));
         }
         for (generation, pages) in slots.durable.iter().chain(&slots.written) {
             if pages.contains(&number) {
@@ -115,19 +139,21 @@ impl Roots {
             }
         }
         slots.is_reusing |= slots.let_go.remove(&number);
-        let Ok(header) = BlockHeader::decode(page) else { return Ok(0) };
+        let Ok(header) = BlockHeader::decode(page) else { return Ok((0, Lsn::ZERO)) };
         let made = (number, header.generation.0);
         let durable = view.durable_page(path, u64::from(number) * PAGE_BYTES as u64);
         let durable = durable.and_then(|page| BlockHeader::decode(page).ok());
         let earlier = durable.is_some_and(|there| (there.page.0, there.generation.0) == made);
-        if !slots.made.insert(made) || earlier {
+        let is_made = !slots.made.insert(made);
+        let may_again = is_made && Layout::is_named_by_slots(header.kind);
+        if (is_made || earlier) && !may_again {
             let when = if earlier { "is on the media" } else { "was written in this life" };
             let generation = header.generation;
             return Err(format!(
                 "P16: page {number} of {name} is to be written in generation {generation}, in which it {when}"
             ));
         }
-        Ok(0)
+        Ok((0, Lsn::ZERO))
     }
 
     /// A store file was synced.
@@ -140,7 +166,7 @@ impl Roots {
             return Ok(());
         }
         // What it reaches was on the media when it was written, and nobody may write there.
-        let now = if is_it(&written) { written } else { newest(view, path)? };
+        let now = if is_it(&written) { written } else { newest(self.layout, view, path)? };
         let before = std::mem::replace(&mut slots.durable, now);
         let reached = slots.durable.as_ref().map(|(_, pages)| pages);
         let is_let_go = |page: &u32| reached.is_none_or(|reached| !reached.contains(page));
@@ -161,9 +187,9 @@ fn newest_slot(view: &SimView<'_>, path: &Path) -> Option<(KeyspaceId, Slot)> {
 }
 
 /// The same, with all that it reaches.
-fn newest(view: &SimView<'_>, path: &Path) -> Result<Known, String> {
+fn newest(layout: Layout, view: &SimView<'_>, path: &Path) -> Result<Known, String> {
     let Some((keyspace, slot)) = newest_slot(view, path) else { return Ok(None) };
-    let pages = reach(view, path, keyspace, &slot).map_err(|what| {
+    let (pages, _) = reach(layout, view, path, keyspace, &slot).map_err(|what| {
         format!(
             "P14: the newest slot of {} on the media, {}, {what}",
             path.display(),
@@ -173,14 +199,17 @@ fn newest(view: &SimView<'_>, path: &Path) -> Result<Known, String> {
     Ok(Some((slot.generation, pages)))
 }
 
-/// All pages that a slot needs, every one of them on the media.
+/// All pages that a slot needs, every one of them on the media, and the newest LSN of those that may be
+/// written before the log is.
 fn reach(
+    layout: Layout,
     view: &SimView<'_>,
     path: &Path,
     keyspace: KeyspaceId,
     slot: &Slot,
-) -> Result<BTreeSet<u32>, String> {
-    let mut walk = Walk { view, path, keyspace, pages: BTreeSet::new(), leaves: BTreeSet::new() };
+) -> Result<(BTreeSet<u32>, Lsn), String> {
+    let (pages, leaves, newest) = (BTreeSet::new(), BTreeSet::new(), Lsn::ZERO);
+    let mut walk = Walk { view, path, keyspace, pages, leaves, newest };
     let mut payload = Vec::new();
     for (extent, generation) in &slot.extents {
         let pages = extent.page.0..extent.page.0 + extent.pages();
@@ -188,9 +217,12 @@ fn reach(
     }
     payload.truncate(usize::try_from(slot.payload_length).unwrap_or(usize::MAX));
     if !payload.is_empty() {
-        walk.payload(&payload)?;
+        match layout {
+            Layout::Turtle => walk.payload(&payload)?,
+            Layout::Pages => walk.payload_of_pages(&payload)?,
+        }
     }
-    Ok(walk.pages)
+    Ok((walk.pages, walk.newest))
 }
 
 struct Walk<'a, 'v> {
@@ -200,6 +232,8 @@ struct Walk<'a, 'v> {
     pages: BTreeSet<u32>,
     /// Several nodes may have one segment.
     leaves: BTreeSet<Vec<u8>>,
+    /// Newest LSN of pages that may be written before the log is.
+    newest: Lsn,
 }
 
 fn no_such(what: &str) -> String {

@@ -1,7 +1,8 @@
 //! Asserts P10, P13 and P17 on every write that reaches the simulated disk.
 //!
 //! * **P10**: a data page (in place, fresh, or its copy in the double-write area) bears an LSN; the
-//!   log on the media must be durable up to it.
+//!   log on the media must be durable up to it. Where a page may be written sooner, because nothing
+//!   names it before a slot does, that holds when the slot is written.
 //! * **P13**: a structure record names pages that a change added; when the record is written to the
 //!   log, the media must already hold each of those pages in the generation that the record names.
 //! * **P17**: a record that points to large values, or says that they were allocated, is written to
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::database::BACKUP;
-use crate::roots::{PAGE_FREE, Roots};
+use crate::roots::{Layout, PAGE_FREE, Roots};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
@@ -63,8 +64,8 @@ struct State {
 impl Watch {
     /// For an engine that writes no page in place and logs no structure.
     #[must_use]
-    pub fn over_roots() -> Watch {
-        Watch { roots: Some(Mutex::default()), ..Watch::default() }
+    pub fn over_roots(layout: Layout) -> Watch {
+        Watch { roots: Some(Mutex::new(Roots::new(layout))), ..Watch::default() }
     }
 
     /// How many pages were looked at that slots name.
@@ -178,7 +179,17 @@ impl WriteObserver for Watch {
             {
                 let number = u32::try_from(first + index).unwrap_or(u32::MAX);
                 match roots.lock().before_write(view, path, number, page) {
-                    Ok(pages) => _ = self.roots_checked.fetch_add(pages, Relaxed),
+                    Ok((pages, newest)) => {
+                        self.roots_checked.fetch_add(pages, Relaxed);
+                        if newest > state.durable {
+                            let message = format!(
+                                "P10: a slot of {} names a page with LSN {newest}, and the log is durable up to {}",
+                                path.display(),
+                                state.durable
+                            );
+                            Watch::violated(&mut state, message);
+                        }
+                    }
                     Err(message) => Watch::violated(&mut state, message),
                 }
             }
@@ -198,7 +209,7 @@ impl WriteObserver for Watch {
                 && header.kind.is_of_engine()
             {
                 self.pages_checked.fetch_add(1, Relaxed);
-                if header.lsn > state.durable {
+                if header.lsn > state.durable && !Layout::is_named_by_slots(header.kind) {
                     let message = format!(
                         "P10: page {} of {} goes to the disk with LSN {}, and the log is durable up to {}",
                         header.page,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use spinney::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options, TornWrites};
 use spinney_base::Runtime;
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
+use spinney_proving::roots::Layout;
 use spinney_proving::tier::{self, Random};
 use spinney_proving::watch::Watch;
 
@@ -147,7 +148,7 @@ fn p13_what_it_adds_is_durable_before_it() {
 #[test]
 fn p13_a_slot_names_what_is_durable_and_nobody_writes_there() {
     let disk = SimDisk::new(1);
-    let watch = Arc::new(Watch::over_roots());
+    let watch = Arc::new(Watch::over_roots(Layout::Turtle));
     disk.observe(watch.clone());
     let mut written = 0;
     for life in 0..3 {
@@ -185,6 +186,42 @@ fn p13_a_slot_names_what_is_durable_and_nobody_writes_there() {
     watch.check();
     assert!(written > 30, "{written} checkpoints");
     assert!(watch.roots_checked() > 5000, "{} pages", watch.roots_checked());
+}
+
+/// Checkpoints of a B+tree that splits and shrinks, with large values and snapshots; the watch looks at the
+/// same (H11).
+#[test]
+fn h11_a_root_names_what_is_durable_and_nobody_writes_there() {
+    let disk = SimDisk::new(1);
+    let watch = Arc::new(Watch::over_roots(Layout::Pages));
+    disk.observe(watch.clone());
+    for life in 0..3 {
+        let runtime = Runtime::stepped(life);
+        let db =
+            Db::open(Path::new("/db"), options(&disk, &runtime, TornWrites::Assume4k)).unwrap();
+        let main = db.keyspace("main", EngineKind::BTree).unwrap();
+        let mut snapshot = None;
+        for number in 0..2500 {
+            let key = key(number * 769 % 2500);
+            match number % 40 {
+                7 => main.remove_with(key, Durability::Buffered).unwrap(),
+                8 => main.insert_with(key, [8; 9000], Durability::Buffered).unwrap(),
+                9 => drop(snapshot.replace(main.snapshot().unwrap())),
+                _ => main.insert_with(key, value(number, life + 1), Durability::Buffered).unwrap(),
+            }
+            if number % 10 == 0 {
+                runtime.step();
+            }
+            if number % 100 == 0 {
+                db.checkpoint().unwrap();
+            }
+        }
+        drop(snapshot);
+        db.verify().unwrap();
+        db.close().unwrap();
+    }
+    watch.check();
+    assert!(watch.roots_checked() > 2000, "{} pages", watch.roots_checked());
 }
 
 /// A checkpoint is cut at every step; before, within and after it everything is there.

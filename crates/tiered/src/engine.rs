@@ -41,7 +41,7 @@ pub const ROW: Row = Row {
             &[("checkpoint", 1), ("sweep", 1), ("reshape", 1)],
             &[("checkpoint", 1), ("sweep", 1)],
         ],
-        watched: Watched::Nowhere,
+        watched: Watched::Pages,
     },
 };
 
@@ -73,13 +73,36 @@ pub struct Tiered {
     /// What the newest slot names.
     pub(crate) named: Mutex<Option<Payload>>,
     pub(crate) sweeper: Mutex<Sweeper>,
+    pub(crate) progress: Progress,
+    /// Held by whoever publishes a checkpoint.
+    pub(crate) publishing: Mutex<()>,
+    pub(crate) stalls: Stalls,
+}
+
+/// How far checkpoints have come.
+#[derive(Debug)]
+pub(crate) struct Progress {
     redo: AtomicU64,
     is_dirty: AtomicBool,
     is_replaying: AtomicBool,
     pub(crate) checkpoints: AtomicU64,
-    /// Held by whoever publishes a checkpoint.
-    pub(crate) publishing: Mutex<()>,
-    pub(crate) stalls: Stalls,
+}
+
+impl Progress {
+    fn new(redo: Lsn) -> Progress {
+        Progress {
+            redo: AtomicU64::new(redo.0),
+            is_dirty: AtomicBool::new(false),
+            is_replaying: AtomicBool::new(true),
+            checkpoints: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes that a slot with this redo LSN was published.
+    fn published(&self, redo: Lsn) {
+        self.redo.store(redo.0, SeqCst);
+        self.checkpoints.fetch_add(1, SeqCst);
+    }
 }
 
 /// Positions are LSNs.
@@ -153,10 +176,7 @@ impl Tiered {
             replaced: Mutex::new(Vec::new()),
             named: Mutex::new(payload),
             sweeper: Mutex::new(Sweeper::default()),
-            redo: AtomicU64::new(redo.0),
-            is_dirty: AtomicBool::new(false),
-            is_replaying: AtomicBool::new(true),
-            checkpoints: AtomicU64::new(0),
+            progress: Progress::new(redo),
             publishing: Mutex::new(()),
             stalls: Stalls::default(),
             context,
@@ -255,8 +275,7 @@ impl Tiered {
             let log = &self.context.log;
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(Checkpoint { redo, structure: 0 }, &[], durable)?;
-            self.redo.store(redo.0, SeqCst);
-            self.checkpoints.fetch_add(1, SeqCst);
+            self.progress.published(redo);
         }
         Ok(())
     }
@@ -280,17 +299,16 @@ impl Tiered {
             Ok(())
         })?;
         *self.named.lock() = named;
-        self.redo.store(redo.0, SeqCst);
-        self.checkpoints.fetch_add(1, SeqCst);
+        self.progress.published(redo);
         Ok(())
     }
 
     pub(crate) fn set_dirty(&self, is_dirty: bool) {
-        self.is_dirty.store(is_dirty, SeqCst);
+        self.progress.is_dirty.store(is_dirty, SeqCst);
     }
 
     pub(crate) fn is_replaying(&self) -> bool {
-        self.is_replaying.load(SeqCst)
+        self.progress.is_replaying.load(SeqCst)
     }
 }
 
@@ -375,11 +393,11 @@ impl Engine for Tiered {
     }
 
     fn is_dirty(&self) -> bool {
-        self.is_dirty.load(SeqCst)
+        self.progress.is_dirty.load(SeqCst)
     }
 
     fn redo(&self) -> Lsn {
-        Lsn(self.redo.load(SeqCst))
+        Lsn(self.progress.redo.load(SeqCst))
     }
 
     fn values(&self) -> &Arc<Values> {
@@ -396,7 +414,7 @@ impl Engine for Tiered {
     }
 
     fn end_replay(&self) -> Result<()> {
-        self.is_replaying.store(false, SeqCst);
+        self.progress.is_replaying.store(false, SeqCst);
         Ok(())
     }
 
@@ -419,7 +437,7 @@ impl Engine for Tiered {
         stats.records_dirty = self.hot.dirty();
         stats.cache_bytes = self.hot.bytes() + self.cache.used();
         stats.live_bytes = self.data_bytes();
-        stats.checkpoints = self.checkpoints.load(SeqCst);
+        stats.checkpoints = self.progress.checkpoints.load(SeqCst);
         stats
     }
 }
