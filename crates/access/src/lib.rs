@@ -28,6 +28,6 @@ mod tests;
 mod world;
 mod write_back;
 
-pub use btree::{BTree, Change, Home, Keep, Merged, See, Walked};
+pub use btree::{BTree, Change, Filled, Home, Keep, Merged, See, Walked};
 pub use place::{Place, TreeRoot};
 pub use shape::{RootPage, RootReader, read};

@@ -56,7 +56,8 @@ fn model_test(seed: u64, order: u8, frames: u64, rounds: usize) {
         // It grows, and shrinks again.
         let removes = if round % 400 < 250 { 2 } else { 9 };
         match random.below(100) {
-            0..70 => {
+            0..3 => _ = world.tree.fill(&key(&mut random, keys)).unwrap(),
+            3..70 => {
                 let some = changes(&mut random, (keys, bytes), removes);
                 world.merge_into(&mut model, &some).unwrap();
             }
@@ -466,4 +467,50 @@ fn places_stay_while_they_are_written() {
     drop(under_way);
     let later = pages.allocate(64).unwrap();
     assert!(fresh.iter().all(|gone| later.iter().any(|place| gone.page == place.page)));
+}
+
+/// A compaction fills leaves and lays them side by side, step by step, and changes no record; with few frames,
+/// too. A second one finds little to do.
+#[test]
+fn a_compaction_fills_leaves() {
+    for (order, frames) in [(0, 40), (0, 4000), (2, 120)] {
+        let mut random = Random(7);
+        let world = World::new(3, order, frames);
+        let mut model = Model::new();
+        for round in 0..300 {
+            let some = changes(&mut random, (20_000, 150), if round < 200 { 1 } else { 6 });
+            world.merge_into(&mut model, &some).unwrap();
+        }
+        world.checkpoint().unwrap();
+        let leaves = || {
+            let walked = world.tree.walk(&mut |_, _, _| {}).unwrap();
+            (walked.leaves, walked.words)
+        };
+        let fill = || {
+            let (mut from, mut looked) = (Some(Vec::new()), 0);
+            while let Some(key) = from {
+                let filled = world.tree.fill(&key).unwrap();
+                assert!(filled.leaves > 0 && filled.next.as_ref().is_none_or(|next| *next > key));
+                (from, looked) = (filled.next, looked + filled.leaves);
+            }
+            looked
+        };
+        let before = leaves().0;
+        assert_eq!(fill(), before);
+        world.check(&model);
+        world.checkpoint().unwrap();
+        let (after, words) = leaves();
+        let room = after * ((4096 << order) / 8 - 4);
+        assert!(words * 10 > room * 7, "{words} words of {room}, {before} leaves and then {after}");
+        assert!(after < before, "{before} leaves, and then {after}");
+        let (mut pages, step) = (Vec::new(), 1 << order);
+        world.tree.owned(&mut |extent, _| pages.push(extent.page.0)).unwrap();
+        let beside = pages.windows(2).filter(|pair| pair[1].abs_diff(pair[0]) == step).count();
+        assert!(beside * 2 > pages.len(), "{beside} of {} lie side by side", pages.len());
+        // Regions begin elsewhere then.
+        fill();
+        assert!(leaves().0 <= after && leaves().0 * 20 > after * 19);
+        world.checkpoint().unwrap();
+        world.check(&model);
+    }
 }

@@ -6,13 +6,15 @@
 //! * `v2`, `v2-log`: what pages, structure records and checkpoints have come to say since; the
 //!   version of the whole, in the manifest, is still 1.
 //! * `turtle`: keyspaces of that engine, as first released.
+//! * `btree`: keyspaces of that engine; not released yet.
 //!
 //! `v2` has segments of several pages with models of both kinds, overflow pages, staged pages, large
 //! values, and a tail of the log with records of users; the tail of `v2-log` has changes of structure,
 //! and large values that came and went.
 //!
 //! `turtle` has leaves below a node with a segment above them that overwrites and removes some of
-//! what they have, large values, and a tail of the log that lies in `wal-tail`.
+//! what they have, large values, and a tail of the log that lies in `wal-tail`. `btree` was given the same: leaves
+//! below an inner node.
 //!
 //! Each holds a clean checkpoint with a tail of the log above it, as a killed process leaves them:
 //! opening replays.
@@ -134,7 +136,7 @@ fn main_records(keys: impl Iterator<Item = u64>, length: usize) -> Told {
     keys.map(|key| (0, number(key), Some(vec![fill(key); length]))).collect()
 }
 
-/// The writes of the keyspaces of `turtle`.
+/// The writes of the keyspaces of `turtle` and `btree`.
 fn told_turtle() -> Vec<Told> {
     let mut base = main_records((0..900).map(|key| key * 1000), 100);
     base.extend((0..400).map(|key| (1, word(key), Some(vec![7; (key % 90) as usize]))));
@@ -154,8 +156,13 @@ fn told_turtle() -> Vec<Told> {
     vec![base, edited, log]
 }
 
+/// Whether it has keyspaces of an engine that came after the first.
+fn is_of_later_engine(version: &str) -> bool {
+    ["turtle", "btree"].contains(&version)
+}
+
 fn told(version: &str) -> Vec<Told> {
-    if version == "turtle" {
+    if is_of_later_engine(version) {
         return told_turtle();
     }
     let mut base = main_records((0..1500).map(|key| key * 1000), 100);
@@ -195,6 +202,8 @@ fn write(version: &str, directory: &Path) {
         let turtle = KeyspaceOptions::default().engine(EngineKind::Turtle);
         let turtle = turtle.set("leaf", "16KiB").unwrap();
         [turtle.clone(), turtle]
+    } else if version == "btree" {
+        [EngineKind::BTree; 2].map(|engine| KeyspaceOptions::default().engine(engine))
     } else {
         let treeline = KeyspaceOptions::default();
         [treeline.clone().set("staging", "on").unwrap(), treeline]
@@ -205,7 +214,7 @@ fn write(version: &str, directory: &Path) {
     ];
     let told = told(version);
     for (round, records) in told.iter().enumerate() {
-        let is_tail = version == "turtle" && round + 1 == told.len();
+        let is_tail = is_of_later_engine(version) && round + 1 == told.len();
         // Small enough for the mapped tail of the log.
         let (length, durability) =
             if is_tail { (4, Durability::Buffered) } else { (500, Durability::Sync) };
@@ -315,30 +324,31 @@ fn version_2_opens() {
     }
 }
 
-/// How many pages of a file are of leaves and segments, and how many of nodes.
-fn turtle_pages(file: &Path) -> [usize; 2] {
+/// How many pages of a file are of these kinds: of leaves, and of nodes.
+fn pages_of(file: &Path, kinds: [u8; 2]) -> [usize; 2] {
     let bytes = std::fs::read(file).unwrap();
-    [5, 6].map(|kind| bytes.chunks_exact(4096).filter(|page| page[8] == kind).count())
+    kinds.map(|kind| bytes.chunks_exact(4096).filter(|page| page[8] == kind).count())
 }
 
-#[test]
-fn turtle_opens() {
-    let mut from = golden("turtle");
+/// Opens the files of an engine whose leaves and nodes are blocks of these kinds.
+fn opens(version: &str, kinds: [u8; 2]) {
+    let mut from = golden(version);
     if let Some(directory) = std::env::var_os("SPINNEY_WRITE_GOLDEN") {
-        from = Path::new(&directory).join("turtle");
-        write("turtle", &from);
+        from = Path::new(&directory).join(version);
+        write(version, &from);
     }
     let work = tempfile::tempdir().unwrap();
     copy(&from, work.path());
     for file in ["keyspace-00000001.spn", "keyspace-00000002.spn"] {
-        let [leaf, node] = turtle_pages(&work.path().join(file));
+        let [leaf, node] = pages_of(&work.path().join(file), kinds);
         assert!(leaf > 10 && node > 0, "{file}: {leaf} pages of leaves, {node} of nodes");
     }
     for runtime in [Runtime::stepped(1), Runtime::threads()] {
         let db = Db::open(work.path(), options().runtime(runtime)).unwrap();
-        check_told(&db, "turtle");
+        check_told(&db, version);
         let (verified, stats) = (db.verify().unwrap(), db.stats());
-        assert!(stats.keyspaces.iter().all(|one| one.turtle.is_some()), "{stats:?}");
+        let is_turtle = |one: &KeyspaceStats| one.turtle.is_some();
+        assert!(stats.keyspaces.iter().all(|one| is_turtle(one) == (version == "turtle")));
         let large: u64 = stats.keyspaces.iter().map(|one| one.large_values).sum();
         assert!(verified.records > 1000 && large >= 2, "{verified:?} {stats:?}");
         let snapshot = db.existing_keyspace(KEYSPACES[0]).unwrap().snapshot().unwrap();
@@ -350,8 +360,18 @@ fn turtle_opens() {
 }
 
 #[test]
+fn turtle_opens() {
+    opens("turtle", [5, 6]);
+}
+
+#[test]
+fn btree_opens() {
+    opens("btree", [8, 9]);
+}
+
+#[test]
 fn later_ones_are_copied_and_salvaged() {
-    for version in ["v2", "v2-log", "turtle"] {
+    for version in ["v2", "v2-log", "turtle", "btree"] {
         let work = tempfile::tempdir().unwrap();
         let place = |name: &str| work.path().join(name);
         copy(&golden(version), &place("old"));

@@ -172,12 +172,25 @@ impl Maintain for Tiered {
         })
     }
 
-    fn compact(&self, _from: &[u8], _upper: Bound<&[u8]>) -> Result<Compacted> {
-        Ok(Compacted::default())
+    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        self.context.poison.check()?;
+        let Some(tree) = self.tree() else { return Ok(Compacted::default()) };
+        let filled = tree.fill(from)?;
+        let is_within = |next: &Vec<u8>| match upper {
+            Bound::Included(upper) => &next[..] <= upper,
+            Bound::Excluded(upper) => &next[..] < upper,
+            Bound::Unbounded => true,
+        };
+        let bytes = filled.leaves * tree.page_bytes();
+        Ok(Compacted { bytes, next: filled.next.filter(is_within) })
     }
 
-    fn compact_bytes(&self, _from: &[u8], _upper: Bound<&[u8]>) -> u64 {
-        0
+    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
+        let upper = match upper {
+            Bound::Included(upper) | Bound::Excluded(upper) => Some(upper),
+            Bound::Unbounded => None,
+        };
+        self.tree().map_or(0, |tree| tree.approximate_bytes(from, upper))
     }
 
     fn begin_backup(

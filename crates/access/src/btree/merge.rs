@@ -243,6 +243,16 @@ impl BTree {
         Ok(is_done)
     }
 
+    /// Joins the page of a level for a key, if it is sparse or has one child, and takes roots away that have one.
+    pub(crate) fn join_sparse(&self, key: &[u8], level: u8) -> Result<()> {
+        if let Some(node) = self.descend(key, level)?
+            && (node.leaf().len() == 1 || is_sparse(node.leaf()))
+        {
+            self.join(key, level)?;
+        }
+        self.lower_roots(key)
+    }
+
     /// Joins a page with a neighbour under the same parent, if both fit into one.
     fn join_neighbours(&self, key: &[u8], level: u8) -> Result<bool> {
         let Some(parent) = self.descend(key, level + 1)? else { return Ok(false) };

@@ -29,6 +29,7 @@
 //!
 //! Paper: Tiered-Indexing, 3.2, whose tree writes pages in place.
 
+mod compact;
 pub(crate) mod descend;
 mod merge;
 mod reshape;
@@ -37,6 +38,7 @@ mod scan;
 pub(crate) mod tree;
 mod walk;
 
+pub use compact::Filled;
 pub use merge::{Change, Home, Keep, Merged};
 pub use tree::BTree;
 pub use walk::{See, Walked};

@@ -227,6 +227,11 @@ impl BTree {
         (cuts, lowers)
     }
 
+    /// The number of new leaves that an image takes.
+    pub(crate) fn leaves_of(&self, image: &Image) -> usize {
+        self.leaf_parts(image).0.len()
+    }
+
     /// Whether neighbours fit into one page, with room for more.
     pub(crate) fn is_one(&self, level: u8, image: &Image) -> bool {
         match level {
