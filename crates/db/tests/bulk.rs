@@ -209,7 +209,7 @@ fn p15_large_values_are_loaded() {
 /// stripe for what came with it.
 #[test]
 fn p04_a_load_is_no_less_than_a_write() {
-    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
+    for engine in EngineKind::ALL {
         let db = open(&SimDisk::new(8));
         let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
         let mut seen = Vec::new();

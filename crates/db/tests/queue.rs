@@ -14,7 +14,7 @@ use spinney_io::sim::SimDisk;
 
 use first_read::first_read;
 
-const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
+const ENGINES: [EngineKind; 3] = EngineKind::ALL;
 
 fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()

@@ -16,7 +16,7 @@ use spinney_io::sim::SimDisk;
 
 use first_read::first_read;
 
-const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
+const ENGINES: [EngineKind; 3] = EngineKind::ALL;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn key(number: u64) -> [u8; 8] {

@@ -64,7 +64,7 @@ fn many_keys_come_in_any_collection() {
 
 #[test]
 fn ranges_are_written_as_for_a_map() {
-    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
+    for engine in EngineKind::ALL {
         let World { fruit, .. } = world(engine);
         let (low, high) = (b"b".to_vec(), b"d".to_vec());
         assert_eq!(names(fruit.range(..)), ["apple", "banana", "cherry", "plum"]);
@@ -95,7 +95,7 @@ fn ranges_are_written_as_for_a_map() {
 
 #[test]
 fn cursors_turn_around_and_go_to_keys() {
-    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
+    for engine in EngineKind::ALL {
         let World { fruit, .. } = world(engine);
         assert_eq!(names(fruit.iter().rev()), ["plum", "cherry", "banana", "apple"]);
         assert_eq!(names(fruit.iter().rev().limit(2)), ["plum", "cherry"]);
