@@ -30,4 +30,4 @@ mod write_back;
 
 pub use btree::{BTree, Change, Filled, Home, Keep, Merged, See, Walked};
 pub use place::{Place, TreeRoot};
-pub use shape::{RootPage, RootReader, read};
+pub use shape::{RootPage, RootReader, is_leaf, parse, read};

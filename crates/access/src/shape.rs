@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use spinney_base::{Generation, Result};
-use spinney_extent::{Extent, Store};
+use spinney_extent::{BlockHeader, Extent, Store};
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_leaf::{Image, Leaf};
 
@@ -91,7 +91,21 @@ pub fn read(
 ) -> Result<RootPage> {
     let kind = PageKind::of_level(level).block();
     store.read_wide(place.page, order, place.generation, kind, buf.bytes_mut(), Purpose::TOOL)?;
-    let words = words_of(buf.bytes());
+    parse(store, buf.bytes(), (place, level))
+}
+
+/// Returns whether blocks with this header are leaves.
+#[must_use]
+pub fn is_leaf(header: &BlockHeader) -> bool {
+    PageKind::Leaf.block().reads(header.kind)
+}
+
+/// Checks a page whose header is right.
+///
+/// # Errors
+/// `Corruption`.
+pub fn parse(store: &Store, block: &[u8], (place, level): (Place, u8)) -> Result<RootPage> {
+    let words = words_of(block);
     let leaf = Leaf::new(&words[HEADER_WORDS..]);
     leaf.check(LARGE, 0).map_err(|wrong| damaged_leaf(store, place, wrong))?;
     let image = Image::of(leaf, |_| 0);

@@ -1,6 +1,9 @@
-//! What the newest root of a file tells, without a manifest or a log.
+//! What the newest root of a file tells, without a manifest or a log; or its leaves, where no root can be read
+//! (`by_pages`).
 //!
 //! A page that is damaged loses the keys that its parent says it is for; everything else is shown.
+
+mod by_pages;
 
 use std::sync::Arc;
 
@@ -11,6 +14,7 @@ use spinney_extent::{Store, StoreOptions};
 use spinney_io::Directory;
 
 use crate::payload::Payload;
+use crate::salvage::by_pages::Leaves;
 
 /// A file that is being salvaged.
 #[derive(Debug)]
@@ -18,6 +22,10 @@ pub(crate) struct TieredSalvage {
     store: Arc<Store>,
     redo: Option<Lsn>,
     named: Option<Payload>,
+    /// All leaves of the file, where no root can be read.
+    leaves: Option<Leaves>,
+    /// The log has every record that the keyspace ever had.
+    is_log_whole: bool,
     findings: SalvageFindings,
 }
 
@@ -38,11 +46,12 @@ impl TieredSalvage {
             Ok((redo, named)) => (Some(redo), named),
             Err(error) => {
                 findings.checkpoint = Some(error.to_string());
-                findings.lost.push(Span::ALL.to_range());
                 (None, None)
             }
         };
-        Ok(TieredSalvage { store: Arc::new(store), redo, named, findings })
+        let leaves = redo.is_none().then(Leaves::default);
+        let store = Arc::new(store);
+        Ok(TieredSalvage { store, redo, named, leaves, is_log_whole: false, findings })
     }
 
     /// Shows the records below a page, which is for this range of keys.
@@ -78,17 +87,24 @@ impl TieredSalvage {
 
 impl KeyspaceSalvage for TieredSalvage {
     fn end_of_log(&mut self, first: Lsn, _last: Lsn) {
-        // The log has every record that the keyspace ever had.
-        if self.redo.is_none() && first == Lsn(1) {
-            self.findings.lost.clear();
-        }
+        self.is_log_whole = first == Lsn(1);
     }
 
     fn read_pages(&mut self) -> Result<()> {
-        Ok(())
+        match &mut self.leaves {
+            Some(leaves) => leaves.find(&self.store, &mut self.findings),
+            None => Ok(()),
+        }
     }
 
     fn records(&mut self, show: &mut Show<'_>) -> Result<()> {
+        if let Some(leaves) = &self.leaves {
+            let (lost, older) = leaves.show(&self.store, show)?;
+            if !self.is_log_whole {
+                (self.findings.lost, self.findings.older) = (lost, older);
+            }
+            return Ok(());
+        }
         let Some(named) = self.named.clone() else { return Ok(()) };
         let mut reader = RootReader::new(self.store.clone(), named.order);
         self.show_below(&mut reader, named.root.page(), Span::ALL.to_range(), show)
