@@ -67,7 +67,7 @@ fn ask_in_vain(
 /// opening.
 #[test]
 fn absent_keys_read_hardly_a_page() {
-    for engine in EngineKind::ALL {
+    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
         for (memory, most) in [(256 << 20, 0.02), (9 << 18, 0.3)] {
             let disk = SimDisk::new(1);
             let database = open(&disk, memory);

@@ -18,7 +18,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Unbounded};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
 use spinney_access::{Place, RootReader, is_leaf, parse};
@@ -141,7 +141,7 @@ impl Decided {
     /// Calls `see` with what of this leaf's keys was decided by one of a greater LSN that was allocated earlier.
     fn each_older(&self, leaf: &Found, mut see: impl FnMut(LostRange)) {
         let Span { lower, upper } = leaf.range.span();
-        let before = self.0.range::<[u8], _>(..=lower).next_back();
+        let before = self.0.range::<[u8], _>((Unbounded, Included(lower))).next_back();
         let behind = self.0.range::<[u8], _>((Excluded(lower), Unbounded));
         let of_leaf = before.into_iter().chain(behind);
         for (start, (end, lsn, generation)) in
