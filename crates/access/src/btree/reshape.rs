@@ -65,7 +65,7 @@ enum Held<'a> {
 
 impl BTree {
     /// Spreads `image`, which is all that `old` hold with what is to be changed, over new pages. The old
-    /// pages follow each other under one parent. `held` is called while they are taken, and still named.
+    /// pages follow each other under one parent. `taken` is called while they are, and still named.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`; nothing has changed.
@@ -74,15 +74,15 @@ impl BTree {
         level: u8,
         old: &[(Sight, Place)],
         image: Image,
-        held: &dyn Fn(),
+        taken: &dyn Fn(),
     ) -> Result<Reshaped> {
         let _inside = probe::enter("reshape");
         let old = old.iter().map(|(sight, place)| (*sight, *place, level)).collect();
         let Some(plan) = self.plan(level, old, image)? else { return Ok(Reshaped::Again) };
         let Plan { fresh, old, naming } = plan;
         let _shape = self.pages.gate.enter();
-        let Some((mut above, edits)) = self.take(&naming, &old) else { return Ok(Reshaped::Again) };
-        held();
+        let Some((mut above, held)) = self.take(&naming, &old) else { return Ok(Reshaped::Again) };
+        taken();
         match (&mut above, &naming) {
             (Held::Root(root), Naming::Root(_, place, level)) => root.set(*place, *level),
             (Held::Page(parent), Naming::Page(_, count, entries)) => {
@@ -93,7 +93,7 @@ impl BTree {
         }
         fresh.into_iter().for_each(Fresh::name);
         drop(above);
-        for (edit, (_, place, level)) in edits.into_iter().zip(&old) {
+        for (edit, (_, place, level)) in held.into_iter().zip(&old) {
             self.pages.remove(edit, *place, *level);
         }
         Ok(Reshaped::Done)
