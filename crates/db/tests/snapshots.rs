@@ -154,7 +154,7 @@ fn snapshots_stay_what_they_were() {
 fn s03_batches_over_engines_are_whole() {
     let directory = tempfile::tempdir().unwrap();
     let db = Db::open(directory.path(), options()).unwrap();
-    let keyspaces: Vec<Keyspace> = [EngineKind::Turtle, EngineKind::TreeLine, EngineKind::BTree]
+    let keyspaces: Vec<Keyspace> = [EngineKind::Turtle, EngineKind::TreeLine, EngineKind::TwoBTree]
         .into_iter()
         .enumerate()
         .map(|(number, engine)| keyspace(&db, &format!("k{number}"), engine))

@@ -25,7 +25,7 @@ fn main() {
         while let Some(from) = hand {
             let mut victims = Records::default();
             hand = tier.pass(&from, true, &mut victims).1;
-            tier.finish(&victims, true);
+            tier.finish(&victims, victims.len(), &mut |_| {});
         }
         for _ in 0..records / 2 {
             let number = random.next_u64() % records;

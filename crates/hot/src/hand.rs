@@ -3,8 +3,8 @@
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
 
-use crate::leaf::{DIRTY, TierLeaf, WRITING};
-use crate::records::Records;
+use crate::leaf::{DIRTY, GAP, TierLeaf, WRITING};
+use crate::records::{Record, Records};
 use crate::tier::{Held, HotTier};
 
 /// What the hand met in one leaf.
@@ -99,14 +99,18 @@ impl HotTier {
         (passed, next)
     }
 
-    /// Lets all clean records leave, whatever their priority: what they say is not so any more.
+    /// Lets all clean records leave, whatever their priority: what they say is not so any more. What was read
+    /// before enters no leaf afterwards (rule H24).
     pub fn let_all_leave(&self) {
         let mut from = Some(Vec::new());
         while let Some(at) = from {
             let held = self.lock(&at);
+            held.leaf.set_starts_gap(false);
+            held.leaf.count_removal();
             let mut index = 0;
             while index < held.leaf.len() {
                 if held.leaf.slot(index).is(DIRTY) {
+                    held.leaf.set_flags(index, held.leaf.slot(index).flags() & !GAP);
                     index += 1;
                 } else {
                     self.let_leave(&held, index);
@@ -146,19 +150,24 @@ impl HotTier {
         next
     }
 
-    /// Ends the sweep of these records: `written` says whether the cold structure has them now. Those
+    /// Ends the sweep of these records, of which the cold structure has the first `written` now. Those
     /// that nothing changed meanwhile become clean, and leave if nobody asked for them (rules H1, H2).
-    pub fn finish(&self, victims: &Records, written: bool) {
-        for victim in victims.iter() {
+    /// `lost` is called for each that was replaced meanwhile and that the cold structure does not have:
+    /// nothing names its value any more (rule H23).
+    pub fn finish(&self, victims: &Records, written: usize, lost: &mut dyn FnMut(Record<'_>)) {
+        for (number, victim) in victims.iter().enumerate() {
             let held = self.lock(victim.key);
             let leaf = held.leaf;
-            let Ok(index) = leaf.search(victim.key) else { continue };
-            let flags = leaf.slot(index).flags();
-            if flags & WRITING == 0 {
+            let found = leaf.search(victim.key).ok();
+            let flags = found.map_or(0, |index| leaf.slot(index).flags());
+            let Some(index) = found.filter(|_| flags & WRITING != 0) else {
                 held.guard.release_unchanged();
+                if number >= written {
+                    lost(victim);
+                }
                 continue;
-            }
-            if !written {
+            };
+            if number >= written {
                 leaf.set_flags(index, flags & !WRITING);
                 continue;
             }

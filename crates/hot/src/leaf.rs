@@ -50,6 +50,8 @@ pub(crate) trait TierLeaf {
     /// Returns whether the hand comes soon, as far as is known: a leaf that is rewritten forgets it.
     fn is_soon(&self) -> bool;
     fn set_soon(&self, is_soon: bool);
+    /// Counts a removal where no record leaves. The holder's.
+    fn count_removal(&self);
     /// Notes that the record at a place leaves for the cold structure: nothing is known any more of
     /// what lies before it. The holder's.
     fn open_gap(&self, index: usize);
@@ -63,7 +65,7 @@ pub(crate) trait TierLeaf {
     );
 }
 
-/// Counts a removal, after which no gap bit may be set for what was read before.
+/// Counts a removal, after which no gap bit may be set for what was read before, and nothing of it enters.
 fn count_removal(leaf: Leaf<'_>, generation: u64) {
     let removals = (u64::from(leaf.removals()) + 1) & REMOVALS_MASK;
     leaf.set_owner(generation | removals << GENERATION_BITS);
@@ -104,12 +106,16 @@ impl TierLeaf for Leaf<'_> {
         note(*self, SOON, is_soon);
     }
 
+    fn count_removal(&self) {
+        count_removal(*self, self.generation());
+    }
+
     fn open_gap(&self, index: usize) {
         match index.checked_sub(1) {
             Some(before) => self.set_flags(before, self.slot(before).flags() & !GAP),
             None => self.set_starts_gap(false),
         }
-        count_removal(*self, self.generation());
+        self.count_removal();
     }
 
     fn write_all<'e>(

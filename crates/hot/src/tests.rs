@@ -71,12 +71,12 @@ impl World {
 
     /// Admits what a lookup that missed has read from the cold structure.
     fn promote(&mut self, key: &[u8]) -> bool {
-        let at = self.latch.version();
-        if self.tier.peek(key, &mut Vec::new()) != Cached::Unknown {
+        let (cached, seen) = self.tier.look(key, &mut Vec::new());
+        if cached != Cached::Unknown {
             return true;
         }
         let found = self.cold.get(key).cloned();
-        self.tier.admit(key, found.as_deref().map(value), (&self.latch, at))
+        self.tier.admit(key, found.as_deref().map(value), seen)
     }
 
     /// Changes the cold structure as a sweep does, and says whether it did.
@@ -88,7 +88,7 @@ impl World {
                 None => self.cold.remove(victim.key),
             };
         }
-        self.tier.finish(victims, written);
+        self.tier.finish(victims, if written { victims.len() } else { 0 }, &mut |_| {});
     }
 
     fn pass(&mut self, takes_dirty: bool) {
@@ -268,18 +268,19 @@ proptest! {
 fn h3_what_was_read_before_a_change_is_not_admitted() {
     let mut world = World::new(1 << 20);
     world.cold.insert(b"key".to_vec(), b"v1".to_vec());
-    let before = world.latch.version();
-    assert_eq!(world.tier.get(b"key", &mut Vec::new()), Cached::Unknown);
+    let (cached, before) = world.tier.look(b"key", &mut Vec::new());
+    assert_eq!(cached, Cached::Unknown);
     let stripe = world.latch.lock();
     world.tier.put(b"key", Some(value(b"v2")), &mut Vec::new());
     drop(stripe);
     (0..4).for_each(|_| world.pass(true));
     assert!(world.tier.is_empty());
-    assert!(!world.tier.admit(b"key", Some(value(b"v1")), (&world.latch, before)));
+    assert!(!world.tier.admit(b"key", Some(value(b"v1")), before));
     assert_eq!(world.get(b"key").as_deref(), Some(&b"v2"[..]));
     // One that came meanwhile is newer as well.
+    let (_, before) = world.tier.look(b"key", &mut Vec::new());
     world.tier.put(b"key", Some(value(b"v3")), &mut Vec::new());
-    assert!(!world.tier.admit(b"key", Some(value(b"v2")), (&world.latch, world.latch.version())));
+    assert!(!world.tier.admit(b"key", Some(value(b"v2")), before));
     assert_eq!(world.get(b"key").as_deref(), Some(&b"v3"[..]));
 }
 
@@ -329,12 +330,13 @@ fn room_is_reserved_given_back_and_made() {
     }
     // A split takes its block whatever is reserved.
     assert!(count > 2_000 && tier.bytes() < 400_000 + 16_800, "{count} in {}", tier.bytes());
-    assert!(!tier.admit(b"another", None, (&VersionLatch::new(), VersionLatch::new().version())));
+    let (_, seen) = tier.look(b"another", &mut Vec::new());
+    assert!(!tier.admit(b"another", None, seen));
     let (mut hand, mut victims) = (Hand::default(), Records::default());
     while !tier.reserve(8, 100) {
         victims.clear();
         tier.advance(&mut hand, true, &mut victims);
-        tier.finish(&victims, true);
+        tier.finish(&victims, victims.len(), &mut |_| {});
     }
     tier.resize(tier.bytes());
     assert!(!tier.reserve(8, 100), "the room is reserved already");

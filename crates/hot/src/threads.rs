@@ -81,15 +81,15 @@ impl Shared {
         let place = usize::try_from(number).unwrap();
         let known = self.known[place].load(SeqCst);
         let key = Self::key(number);
-        let at = self.stripes[place].version();
         let mut found = Vec::new();
-        match self.tier.get(&key, &mut found) {
+        let (cached, seen) = self.tier.look(&key, &mut found);
+        match cached {
             Cached::Present => {}
             Cached::Unknown => {
                 found = self.cold.read().get(&key).cloned().unwrap_or_default();
                 if !found.is_empty() {
                     let value = ValueRef { bytes: &found, large: false };
-                    self.tier.admit(&key, Some(value), (&self.stripes[place], at));
+                    self.tier.admit(&key, Some(value), seen);
                 }
             }
             other => panic!("{other:?}"),
@@ -108,7 +108,7 @@ impl Shared {
                 let value = victim.value.expect("nothing is removed").bytes.to_vec();
                 self.cold.write().insert(victim.key.to_vec(), value);
             }
-            self.tier.finish(&victims, true);
+            self.tier.finish(&victims, victims.len(), &mut |_| {});
             let Some(next) = next else { return };
             hand = next;
         }

@@ -4,13 +4,15 @@ use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
 use spinney_leaf::{Bounds, Entry, Leaf};
-use spinney_sync::{LatchGuard, Stripes, Version, VersionLatch};
+use spinney_sync::{LatchGuard, Stripes};
 
 use crate::blocks::{Block, Blocks, REFERENCE_MAX, References};
 #[cfg(doc)]
 use crate::hand::Hand;
 use crate::index::Index;
-use crate::leaf::{BLOCK_WORDS, DIRTY, GAP, GENERATION_BITS, LARGE, REMOVED, TierLeaf, WRITING};
+use crate::leaf::{
+    BLOCK_WORDS, DIRTY, GAP, GENERATION_BITS, LARGE, RECORDS_MAX, REMOVED, TierLeaf, WRITING,
+};
 use crate::records::Records;
 
 /// Priority of a record that was put, and of one that was promoted, which leaves as soon as the hand
@@ -86,7 +88,7 @@ pub enum Replaced {
     Writing,
 }
 
-/// A moment of one leaf, to set gap bits for what was read since (rule H8).
+/// A moment of one leaf: to admit what was read since (rule H3), and to set gap bits for it (rule H8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     home: Home,
@@ -106,6 +108,8 @@ pub struct Piece {
     pub lower: Vec<u8>,
     /// Moment of the leaf.
     pub seen: Option<Seen>,
+    /// Slot of the first record.
+    first: usize,
 }
 
 /// A leaf whose latch is held.
@@ -115,6 +119,13 @@ pub(crate) struct Held<'a> {
     pub(crate) leaf: Leaf<'a>,
     pub(crate) references: References<'a>,
     pub(crate) guard: LatchGuard<'a>,
+}
+
+impl Held<'_> {
+    /// Whether the leaf is for the same keys as at that moment, and nothing has left it since.
+    fn is_as(&self, seen: Seen) -> bool {
+        self.leaf.generation() == seen.home.generation() && self.leaf.removals() == seen.removals
+    }
 }
 
 impl HotTier {
@@ -203,16 +214,22 @@ impl HotTier {
     /// Looks a key up, which makes it more likely to stay.
     #[inline]
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Cached {
-        self.look_up(key, out, true)
+        self.look_up(key, out, true).0
     }
 
     /// Looks a key up without that.
     pub fn peek(&self, key: &[u8], out: &mut Vec<u8>) -> Cached {
-        self.look_up(key, out, false)
+        self.look_up(key, out, false).0
+    }
+
+    /// As [`HotTier::get`]; also returns the moment of the look-up, to admit what is read next.
+    #[inline]
+    pub fn look(&self, key: &[u8], out: &mut Vec<u8>) -> (Cached, Seen) {
+        self.look_up(key, out, true)
     }
 
     #[inline]
-    fn look_up(&self, key: &[u8], out: &mut Vec<u8>, is_use: bool) -> Cached {
+    fn look_up(&self, key: &[u8], out: &mut Vec<u8>, is_use: bool) -> (Cached, Seen) {
         let start = out.len();
         loop {
             let home = self.index.find(key);
@@ -220,23 +237,27 @@ impl HotTier {
             let version = latch.version();
             if leaf.generation() == home.generation() {
                 let (found, is_soon) = (leaf.search(key), leaf.is_soon());
+                let seen = Seen { home, removals: leaf.removals() };
                 let slot = found.ok().map(|index| leaf.slot(index));
                 if let Some(slot) = slot.filter(|slot| !slot.is(REMOVED)) {
                     leaf.value(slot, out);
                 }
                 if latch.validate(version) {
-                    let (Ok(index), Some(slot)) = (found, slot) else { return Cached::Unknown };
+                    let (Ok(index), Some(slot)) = (found, slot) else {
+                        return (Cached::Unknown, seen);
+                    };
                     if is_use {
                         references.touch(index);
                         if is_soon {
                             self.soon_hits.add(0, 1);
                         }
                     }
-                    return match slot.flags() & (REMOVED | LARGE) {
+                    let cached = match slot.flags() & (REMOVED | LARGE) {
                         0 => Cached::Present,
                         LARGE => Cached::Large,
                         _ => Cached::Absent,
                     };
+                    return (cached, seen);
                 }
                 out.truncate(start);
             } else {
@@ -305,37 +326,33 @@ impl HotTier {
         }
     }
 
-    /// Admits a clean record that was read from the cold structure (rule H3): `at` is the version of the
-    /// key's stripe before a lookup here that missed, which came before the read. Returns whether the
-    /// tier has the record now.
-    pub fn admit(
-        &self,
-        key: &[u8],
-        value: Option<ValueRef<'_>>,
-        (stripe, at): (&VersionLatch, Version),
-    ) -> bool {
+    /// Admits a clean record that was read from the cold structure after a look that missed it, whose moment
+    /// is `seen` (rule H3). Whatever replaced it since is here, or has left the leaf, which is
+    /// counted. Returns whether the tier has this record now.
+    pub fn admit(&self, key: &[u8], value: Option<ValueRef<'_>>, seen: Seen) -> bool {
         let bytes = Self::bytes_of(key.len(), value.map_or(0, ValueRef::len));
         if self.bytes() + self.reserved.load(Relaxed) + bytes > self.target.load(Relaxed) {
             return false;
         }
-        let Some(unchanged) = stripe.try_upgrade(at) else { return false };
         let entry = entry_of(key, value, 0);
-        let is_there = loop {
-            let held = self.lock(key);
+        loop {
+            let held = self.latch(seen.home.block());
+            if !held.is_as(seen) {
+                held.guard.release_unchanged();
+                return false;
+            }
             match held.leaf.search(key) {
                 Ok(_) => {
                     held.guard.release_unchanged();
-                    break false;
+                    return false;
                 }
                 Err(index) => {
                     if self.insert(held, index, entry) {
-                        break true;
+                        return true;
                     }
                 }
             }
-        };
-        unchanged.release_unchanged();
-        is_there
+        }
     }
 
     /// Inserts a record that is not there. Returns `false` if the leaf was full; it has room now, or
@@ -411,13 +428,30 @@ impl HotTier {
         }
     }
 
+    /// Notes a use of the first so many records of a piece, in its direction, which makes them more likely to
+    /// stay.
+    pub fn touch(&self, piece: &Piece, direction: Direction, count: usize) {
+        let Some(seen) = piece.seen else { return };
+        let Block { leaf, references, .. } = self.blocks.block(seen.home.block());
+        if leaf.generation() != seen.home.generation() {
+            return;
+        }
+        let (first, end) = (piece.first, piece.first + piece.records.len());
+        let touched = match direction {
+            Direction::Forward => first..end.min(first + count),
+            Direction::Backward => first.max(end.saturating_sub(count))..end,
+        };
+        // Slots may have moved since: a bit in the wrong place changes only what leaves next.
+        touched.filter(|slot| *slot < RECORDS_MAX).for_each(|slot| references.touch(slot));
+    }
+
     /// Sets the gap bits of all that lies between two keys in the leaf that was seen (rule H8): the cold
     /// structure was read from `from` up to `to` since then, and the tier has all that was found.
     /// `None` is the end of all keys. Returns whether nothing left the leaf meanwhile.
     pub fn set_gaps(&self, seen: Seen, from: &[u8], to: Option<&[u8]>) -> bool {
         let held = self.latch(seen.home.block());
         let leaf = held.leaf;
-        if leaf.generation() != seen.home.generation() || leaf.removals() != seen.removals {
+        if !held.is_as(seen) {
             held.guard.release_unchanged();
             return false;
         }
@@ -493,6 +527,7 @@ fn look(
         leaf.key(leaf.slot(places.start), &mut piece.lower);
         piece.starts_gap = true;
     }
+    piece.first = places.start;
     for index in places {
         let slot = leaf.slot(index);
         let priority = references.get(index);

@@ -199,7 +199,7 @@ fn h11_a_root_names_what_is_durable_and_nobody_writes_there() {
         let runtime = Runtime::stepped(life);
         let db =
             Db::open(Path::new("/db"), options(&disk, &runtime, TornWrites::Assume4k)).unwrap();
-        let main = db.keyspace("main", EngineKind::BTree).unwrap();
+        let main = db.keyspace("main", EngineKind::TwoBTree).unwrap();
         let mut snapshot = None;
         for number in 0..2500 {
             let key = key(number * 769 % 2500);

@@ -55,7 +55,7 @@ fn turtle() {
 
 #[test]
 fn btree() {
-    serializable(&[EngineKind::BTree]);
+    serializable(&[EngineKind::TwoBTree]);
 }
 
 #[test]

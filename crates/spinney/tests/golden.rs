@@ -203,7 +203,7 @@ fn write(version: &str, directory: &Path) {
         let turtle = turtle.set("leaf", "16KiB").unwrap();
         [turtle.clone(), turtle]
     } else if version == "btree" {
-        [EngineKind::BTree; 2].map(|engine| KeyspaceOptions::default().engine(engine))
+        [EngineKind::TwoBTree; 2].map(|engine| KeyspaceOptions::default().engine(engine))
     } else {
         let treeline = KeyspaceOptions::default();
         [treeline.clone().set("staging", "on").unwrap(), treeline]

@@ -3,4 +3,4 @@
 use spinney::EngineKind;
 use spinney_proving::product::Spinney;
 
-spinney_proving::suite!(btree, Spinney(EngineKind::BTree));
+spinney_proving::suite!(btree, Spinney(EngineKind::TwoBTree));

@@ -43,7 +43,7 @@ fn an_old_one(seed: u64, is_killed: bool) -> Old {
     for life in 0..3 {
         let runtime = Runtime::stepped(seed + life);
         let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
-        let main = KeyspaceOptions::default().engine(EngineKind::BTree);
+        let main = KeyspaceOptions::default().engine(EngineKind::TwoBTree);
         let main = db.keyspace("main", main).unwrap();
         for number in 1..=3_000_u64 {
             let number = (seed * 10 + life) * 3_000 + number;
