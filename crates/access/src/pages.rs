@@ -83,6 +83,25 @@ pub(crate) struct CowPages {
     under_way: Mutex<Places>,
     /// Pages that something names.
     count: AtomicU64,
+    fill: Fill,
+}
+
+/// How full leaves are: a moving average over those that were changed or written anew, for estimates.
+#[derive(Debug)]
+struct Fill(AtomicU64);
+
+impl Fill {
+    /// A full leaf.
+    const ALL: u64 = 1 << 16;
+    /// Leaves over which the average is taken. With fewer, a few odd ones decide.
+    const AVERAGED: u64 = 64;
+
+    /// Notes can be lost where several threads note at once.
+    fn note(&self, used: usize, of: usize) {
+        let before = self.0.load(Relaxed);
+        let now = (used * usize::try_from(Self::ALL).unwrap_or(0) / of) as u64;
+        self.0.store((before * (Self::AVERAGED - 1) + now) / Self::AVERAGED, Relaxed);
+    }
 }
 
 /// The words of a page that was read.
@@ -113,7 +132,20 @@ impl CowPages {
             gate: Gate::default(),
             under_way: Mutex::default(),
             count: AtomicU64::new(0),
+            // What random insertions come to, until something is known.
+            fill: Fill(AtomicU64::new(Fill::ALL / 100 * 72)),
         }
+    }
+
+    /// Notes how full a leaf is.
+    pub(crate) fn note_fill(&self, leaf: Leaf<'_>) {
+        self.fill.note(leaf.live() + leaf.len(), leaf.block_words());
+    }
+
+    /// Returns about how full leaves are, up to 1.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub(crate) fn fill(&self) -> f64 {
+        self.fill.0.load(Relaxed) as f64 / Fill::ALL as f64
     }
 
     /// Returns the store.

@@ -28,6 +28,9 @@ const AVERAGED: u64 = 4096;
 /// Bytes of the tier for each place in the table of what was missed.
 const BYTES_PER_PLACE: u64 = 256;
 
+/// Fewest places.
+const PLACES_MIN: usize = 64;
+
 /// How records are promoted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Promotion {
@@ -51,13 +54,21 @@ impl Admission {
     /// For a tier of at most `bytes` bytes.
     #[must_use]
     pub fn new(promotion: Promotion, bytes: u64) -> Admission {
-        let places = usize::try_from(bytes / BYTES_PER_PLACE).unwrap_or(usize::MAX).max(64);
+        let places = usize::try_from(bytes / BYTES_PER_PLACE).unwrap_or(usize::MAX).max(PLACES_MIN);
         Admission {
             promotion,
             missed: ZeroedAtomics::new(places),
             asked: AtomicU32::new(0),
             refused: AtomicU32::new(0),
         }
+    }
+
+    /// Returns whether it goes by this, and remembers about as much as suits a tier of `bytes` bytes.
+    #[must_use]
+    pub fn suits(&self, promotion: Promotion, bytes: u64) -> bool {
+        let places = (bytes / BYTES_PER_PLACE).max(PLACES_MIN as u64);
+        let have = self.missed.len() as u64;
+        self.promotion == promotion && have <= places * 2 && places <= have * 2
     }
 
     /// Returns the bytes of memory that it takes at most.

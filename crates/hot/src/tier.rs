@@ -6,7 +6,7 @@ use spinney_base::shim::thread;
 use spinney_leaf::{Bounds, Entry, Leaf};
 use spinney_sync::{LatchGuard, Stripes};
 
-use crate::blocks::{Block, Blocks, REFERENCE_MAX, References};
+use crate::blocks::{BLOCK_BYTES, Block, Blocks, REFERENCE_MAX, References};
 #[cfg(doc)]
 use crate::hand::Hand;
 use crate::index::Index;
@@ -19,6 +19,9 @@ use crate::records::Records;
 /// passes unless it is read again.
 const PRIORITY_PUT: u64 = 1;
 const PRIORITY_PROMOTED: u64 = 0;
+
+/// Part of the tier that promoted records leave to puts, one in this many. With less, most puts sweep.
+const FOR_PUTS_PART: u64 = 32;
 
 /// The hot tier. Thread-safe.
 #[derive(Debug)]
@@ -151,6 +154,12 @@ impl HotTier {
     /// Follows a new size in bytes. Records above it leave as the hand passes.
     pub fn resize(&self, bytes: u64) {
         self.target.store(bytes, Relaxed);
+    }
+
+    /// Returns the bytes that it may have.
+    #[must_use]
+    pub fn target(&self) -> u64 {
+        self.target.load(Relaxed)
     }
 
     /// Returns the bytes of memory that it takes.
@@ -330,10 +339,6 @@ impl HotTier {
     /// is `seen` (rule H3). Whatever replaced it since is here, or has left the leaf, which is
     /// counted. Returns whether the tier has this record now.
     pub fn admit(&self, key: &[u8], value: Option<ValueRef<'_>>, seen: Seen) -> bool {
-        let bytes = Self::bytes_of(key.len(), value.map_or(0, ValueRef::len));
-        if self.bytes() + self.reserved.load(Relaxed) + bytes > self.target.load(Relaxed) {
-            return false;
-        }
         let entry = entry_of(key, value, 0);
         loop {
             let held = self.latch(seen.home.block());
@@ -347,12 +352,25 @@ impl HotTier {
                     return false;
                 }
                 Err(index) => {
+                    let words = held.leaf.words_for(key.len(), entry.value.len());
+                    if held.leaf.spare_words() < words && self.is_full() {
+                        held.guard.release_unchanged();
+                        return false;
+                    }
                     if self.insert(held, index, entry) {
                         return true;
                     }
                 }
             }
         }
+    }
+
+    /// Returns whether there is no room for another leaf of clean records: some is kept for puts.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let target = self.target.load(Relaxed);
+        let taken = self.bytes() + self.reserved.load(Relaxed) + BLOCK_BYTES;
+        taken > target - target / FOR_PUTS_PART
     }
 
     /// Inserts a record that is not there. Returns `false` if the leaf was full; it has room now, or

@@ -15,15 +15,16 @@ use spinney_engine::{
 };
 use spinney_extent::values::{LargeList, Owner};
 use spinney_extent::{BlockKind, Checkpoint, Store, Values};
-use spinney_hot::{Cached, HotTier};
+use spinney_hot::{Admission, Cached, HotTier, Promotion, Replaced};
 use spinney_preimages::PreImages;
 
+use crate::options::{self, Tuning, check_option};
 use crate::payload::Payload;
 use crate::sweep::Sweeper;
 
-/// The row of `btree` in the registry.
+/// The row of `2btree` in the registry.
 pub const ROW: Row = Row {
-    name: "btree",
+    name: "2btree",
     number: 3,
     capabilities: Tiered::CAPABILITIES,
     record_overhead: 12,
@@ -36,7 +37,13 @@ pub const ROW: Row = Row {
     blocks: &[BlockKind::wide(8, "tree leaf"), BlockKind::wide(9, "inner node")],
     purposes: &[],
     proving: Proving {
-        options: &[&[]],
+        options: &[
+            &[],
+            &[("tiers", "1")],
+            &[("promotion", "1")],
+            &[],
+            &[("tier", "40"), ("promotion", "0.5")],
+        ],
         states: [
             &[("checkpoint", 1), ("sweep", 1), ("reshape", 1)],
             &[("checkpoint", 1), ("sweep", 1)],
@@ -49,13 +56,8 @@ pub const ROW: Row = Row {
 const ORDER: u8 = 0;
 /// Records with more bytes of key and value keep the value as a large value.
 const RECORD_BYTES_MAX: usize = 1300;
-/// Part of the memory that the tier may have, one in this many.
-const TIER_PART: u64 = 4;
 /// Least memory of the tier, in bytes.
 pub(crate) const TIER_BYTES_MIN: u64 = 192 << 10;
-/// Least frames for pages: enough for the steps of two threads, and the nodes above.
-pub(crate) const FRAMES_MIN: u64 = 120;
-
 /// A keyspace. Thread-safe.
 #[derive(Debug)]
 pub struct Tiered {
@@ -73,6 +75,10 @@ pub struct Tiered {
     /// What the newest slot names.
     pub(crate) named: Mutex<Option<Payload>>,
     pub(crate) sweeper: Mutex<Sweeper>,
+    pub(crate) tuning: Tuning,
+    pub(crate) admission: ArcSwap<Admission>,
+    /// Draws of [`Admission::admits`] so far.
+    pub(crate) draws: AtomicU64,
     pub(crate) progress: Progress,
     /// Held by whoever publishes a checkpoint.
     pub(crate) publishing: Mutex<()>,
@@ -85,6 +91,8 @@ pub(crate) struct Progress {
     redo: AtomicU64,
     is_dirty: AtomicBool,
     is_replaying: AtomicBool,
+    /// Whether there are pages, or will be at once.
+    pub(crate) has_pages: AtomicBool,
     pub(crate) checkpoints: AtomicU64,
 }
 
@@ -94,6 +102,7 @@ impl Progress {
             redo: AtomicU64::new(redo.0),
             is_dirty: AtomicBool::new(false),
             is_replaying: AtomicBool::new(true),
+            has_pages: AtomicBool::new(false),
             checkpoints: AtomicU64::new(0),
         }
     }
@@ -113,11 +122,6 @@ impl Owner for ByLsn {
     fn position(&self) -> u64 {
         self.0.log.last_lsn().0
     }
-}
-
-/// Refuses every option: there is none.
-fn check_option(name: &str, _value: &str) -> Result<()> {
-    Err(Error::invalid(format!("btree has no option {name:?}; there is none")))
 }
 
 impl Tiered {
@@ -176,6 +180,9 @@ impl Tiered {
             replaced: Mutex::new(Vec::new()),
             named: Mutex::new(payload),
             sweeper: Mutex::new(Sweeper::default()),
+            tuning: Tuning::default(),
+            admission: ArcSwap::from_pointee(Admission::new(Promotion::Auto, TIER_BYTES_MIN)),
+            draws: AtomicU64::new(0),
             progress: Progress::new(redo),
             publishing: Mutex::new(()),
             stalls: Stalls::default(),
@@ -198,6 +205,7 @@ impl Tiered {
     pub(crate) fn tree_made(&self) -> Result<Guard<Arc<BTree>>> {
         if self.tree.get().is_none() {
             let (store, log) = (self.store().clone(), self.context.log.clone());
+            self.make_frames();
             self.set_tree(BTree::create(store, &self.cache, self.order, log)?);
         }
         Ok(self.tree().expect("it was made"))
@@ -222,29 +230,13 @@ impl Tiered {
         self.values.store()
     }
 
-    /// Least memory that pages work with, in bytes.
-    pub(crate) fn cache_bytes_min(&self) -> u64 {
-        FRAMES_MIN * self.cache.frame_bytes() + (32 << 10)
-    }
-
-    /// Divides the memory between the tier and pages, and counts what is used.
-    pub(crate) fn follow_memory(&self) {
-        let target = self.context.memory.target();
-        let tier = (target / TIER_PART).max(TIER_BYTES_MIN);
-        self.pre_images.follow(target, self.snapshot_bytes());
-        let others = self.values.bytes() + self.pre_images.memory_bytes();
-        self.hot.resize(tier);
-        let pages = target.saturating_sub(tier + others).max(self.cache_bytes_min());
-        if pages != self.cache.bytes() {
-            self.cache.set_bytes(pages);
-        }
-        self.context.memory.set_used(self.hot.bytes() + self.cache.used() + others);
-    }
-
     /// Opens the tree that the slot names, if it names one.
     fn open_tree(&self) -> Result<()> {
         let (store, log) = (self.store().clone(), self.context.log.clone());
         let named = self.named.lock().clone();
+        if named.is_some() {
+            self.make_frames();
+        }
         let mut owned: Vec<_> = self.values.owned().collect();
         let tree =
             named.map(|payload| BTree::open(store, &self.cache, self.order, log, payload.root));
@@ -321,15 +313,21 @@ impl Engine for Tiered {
         true
     }
 
-    fn get(&self, key: &[u8], _hash: u64, out: &mut Vec<u8>) -> Result<Found> {
-        match self.hot.get(key, out) {
+    fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        let start = out.len();
+        let (cached, seen) = self.hot.look(key, out);
+        match cached {
             Cached::Present => Ok(Found::Inline),
             Cached::Large => Ok(Found::Large),
             Cached::Absent => Ok(Found::Absent),
-            Cached::Unknown => match self.tree() {
-                Some(tree) => tree.get(key, out),
-                None => Ok(Found::Absent),
-            },
+            Cached::Unknown => {
+                let Some(tree) = self.tree() else { return Ok(Found::Absent) };
+                let found = tree.get(key, out)?;
+                if self.promotes() {
+                    self.promote(key, hash, (found, &out[start..]), seen);
+                }
+                Ok(found)
+            }
         }
     }
 
@@ -363,13 +361,16 @@ impl Engine for Tiered {
         if let Some(pointer) = write.value.filter(|value| value.large) {
             self.values.applied(pointer.bytes, 0);
         }
-        let mut replaced = Vec::new();
-        self.hot.put(write.key, write.value, &mut replaced);
+        let mut pointer = Vec::new();
+        let replaced = self.hot.put(write.key, write.value, &mut pointer);
         self.cancel(write, prepared);
         self.set_dirty(true);
-        // A record that is replayed twice replaces itself.
-        if !replaced.is_empty() && write.value.is_none_or(|value| value.bytes != replaced) {
-            self.values.superseded(&replaced);
+        // What a clean record names the tree names, too, and the merge that replaces it there supersedes it; what
+        // a sweep has copied either comes to the tree or is lost, which the sweep tells (rule H23). A record that is
+        // replayed twice replaces itself.
+        let is_same = || write.value.is_some_and(|value| value.bytes == pointer);
+        if replaced == Replaced::Dirty && !pointer.is_empty() && !is_same() {
+            self.values.superseded(&pointer);
         }
     }
 
@@ -378,7 +379,7 @@ impl Engine for Tiered {
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
-        self.scan_both(request, &|_| false, chunk)
+        self.scan_both(request, None, chunk)
     }
 
     fn checkpoint(&self, redo: Lsn) -> Result<()> {
@@ -419,7 +420,9 @@ impl Engine for Tiered {
     }
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
-        check_option(name, value)
+        self.tuning.choose(options::parse(name, value)?);
+        self.follow_memory();
+        Ok(())
     }
 
     fn begin_snapshot(self: Arc<Self>, number: SnapshotNumber) -> Result<Box<dyn EngineSnapshot>> {

@@ -18,6 +18,8 @@
 //! 1. A marked key has a dirty record in the tier, or gets it next, under its stripe (H25).
 //! 2. Room for links is taken before a page is held; `sweeper` comes before it.
 
+use std::cell::Cell;
+
 use spinney_access::{BTree, Change, Keep};
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Found, ScanRequest, SnapshotNumber, Write};
@@ -56,7 +58,7 @@ impl InPlace for Tiered {
         hidden: &dyn Fn(&[u8]) -> bool,
         chunk: &mut Chunk,
     ) -> Result<()> {
-        self.scan_both(request, hidden, chunk)
+        self.scan_both(request, Some(hidden), chunk)
     }
 }
 
@@ -98,11 +100,18 @@ impl Tiered {
 
     /// Merges changes, whose records the caller has taken from the tier, and keeps what snapshots need of what they
     /// replace.
-    pub(crate) fn merge_home(&self, tree: &BTree, changes: &[Change<'_>]) -> Result<()> {
+    /// `home` counts those that are merged, which are the first ones.
+    pub(crate) fn merge_home(
+        &self,
+        tree: &BTree,
+        changes: &[Change<'_>],
+        home: &Cell<usize>,
+    ) -> Result<()> {
         let mut left = changes;
         while !left.is_empty() {
             let (some, _room) = self.with_room_for_links(&mut left)?;
             tree.merge_keeping(some, self, &mut |change, replaced| {
+                home.set(home.get() + 1);
                 let is_same =
                     |pointer: &[u8]| change.value.is_some_and(|value| value.bytes == pointer);
                 if let Some(pointer) = replaced.filter(|pointer| !is_same(pointer)) {

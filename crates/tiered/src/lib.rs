@@ -36,9 +36,13 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod gaps;
 mod kept;
 mod maintain;
+mod memory;
+mod options;
 mod payload;
+mod promote;
 mod salvage;
 mod scan;
 mod sweep;

@@ -14,7 +14,7 @@ use spinney_extent::values::{LargeList, Loaded};
 use spinney_extent::{Extent, GiveBack, StoreCopy};
 use spinney_io::{Directory, Purpose};
 
-use crate::engine::{TIER_BYTES_MIN, Tiered};
+use crate::engine::Tiered;
 use crate::payload::Payload;
 
 /// Leaves of the tier that the background merges at once.
@@ -74,12 +74,11 @@ impl Maintain for Tiered {
         self.discard_replaced()?;
         let mut worked = self.tend_pre_images()?;
         worked |= self.store().give_back(GiveBack::Much)? > 0;
-        if self.hot.bytes() > self.context.memory.target() / 8
-            && self.hot.dirty() > 0
+        if self.wants_sweep()
             && let Some(mut sweeper) = self.sweeper.try_lock()
         {
             for _ in 0..SWEEPS_AT_ONCE {
-                self.sweep(&mut sweeper)?;
+                self.sweep(&mut sweeper, true)?;
             }
             worked = true;
         }
@@ -92,7 +91,7 @@ impl Maintain for Tiered {
     }
 
     fn memory_floor(&self) -> u64 {
-        TIER_BYTES_MIN + self.cache_bytes_min() + self.values.bytes()
+        self.floor()
     }
 
     fn takes_wish(&self) -> bool {

@@ -11,6 +11,7 @@ use spinney_engine::{Chunk, Direction, ScanRequest};
 use spinney_hot::{Piece, Record};
 
 use crate::engine::Tiered;
+use crate::gaps::{ReadRun, covered};
 
 /// Records of the tier that are laid over a piece, in the direction of the request.
 struct OfTier<'a> {
@@ -44,9 +45,10 @@ impl Tiered {
     pub(crate) fn scan_both(
         &self,
         request: &ScanRequest<'_>,
-        hidden: &dyn Fn(&[u8]) -> bool,
+        hidden: Option<&dyn Fn(&[u8]) -> bool>,
         chunk: &mut Chunk,
     ) -> Result<()> {
+        let is_hidden = |key: &[u8]| hidden.is_some_and(|hidden| hidden(key));
         let is_forward = request.direction == Direction::Forward;
         let direction = if is_forward {
             spinney_hot::Direction::Forward
@@ -60,9 +62,30 @@ impl Tiered {
         loop {
             let start = from(&near, is_forward);
             self.hot.range(start.as_deref(), direction, most, &mut piece);
+            if is_forward && hidden.is_none() && self.tuning.keeps_records() {
+                let covered = covered(&piece, &near, request);
+                let count = covered.records.len();
+                if count > 0 || covered.next.as_ref() != Some(&near) {
+                    self.hot.touch(&piece, direction, count);
+                    let mut records = OfTier { records: covered.records, at: 0 };
+                    if !overlay::lay(&mut records, &Chunk::default(), request, chunk) {
+                        return Ok(());
+                    }
+                    let Some(next) = covered.next else {
+                        chunk.finished = true;
+                        return Ok(());
+                    };
+                    near = next;
+                    if overlay::is_full(request, chunk) {
+                        chunk.resume = Some(near);
+                        return Ok(());
+                    }
+                    continue;
+                }
+            }
             // Before the tree is read: what is hidden by then lies in its page (S12).
             let mut shown: Vec<Record<'_>> =
-                piece.records.iter().filter(|one| !(one.is_dirty && hidden(one.key))).collect();
+                piece.records.iter().filter(|one| !(one.is_dirty && is_hidden(one.key))).collect();
             // How far the tier's piece goes.
             let end = match is_forward {
                 true => piece.upper.clone().map(Bound::Excluded),
@@ -101,6 +124,11 @@ impl Tiered {
             shown.retain(|record| covers(record.key));
             if !is_forward {
                 shown.reverse();
+            }
+            if hidden.is_none() && self.is_run(request, &cold) {
+                let read =
+                    ReadRun { near: &near, asked: clipped, told: told.as_ref(), cold: &cold };
+                self.promote_run(&piece, &read);
             }
             if !overlay::lay(&mut OfTier { records: shown, at: 0 }, &cold, request, chunk) {
                 return Ok(());

@@ -1,18 +1,27 @@
 //! Sweeps: the hand goes through the tier, and what it takes along is merged into the tree.
+//!
+//! With one tier, everything in a leaf of the tier goes that the hand meets. With two, a clean record leaves when
+//! nobody has asked for it since the hand came by; dirty ones are merged only where most of the tier is dirty, or
+//! where nothing else gives room, since each merge rewrites leaves of the tree. A leaf that is rewritten takes along
+//! whatever is dirty beside what has to go.
+
+use std::cell::Cell;
 
 use spinney_access::Change;
 use spinney_base::{Error, ErrorKind, Result, probe};
-use spinney_hot::Records;
+use spinney_hot::{Hand, Records};
 
 use crate::engine::Tiered;
 
-/// Laps after which a sweep for room gives up: others reserve what it frees.
+/// Laps after which a sweep for room gives up: others reserve what it frees. Priorities are at most 3.
 const LAPS_MAX: u32 = 8;
+/// Dirty records are merged for the sake of room while at least this many of four are dirty.
+const DIRTY_FOURTHS: u64 = 3;
 
 /// Who sweeps: where it is in the order of the keys, and what it has taken.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
-    at: Vec<u8>,
+    pub(crate) hand: Hand,
     victims: Records,
 }
 
@@ -35,23 +44,50 @@ impl Tiered {
                 let text = "the tier is full of records that are being written";
                 return Err(Error::new(ErrorKind::Full, text));
             }
-            laps += u32::from(self.sweep(&mut sweeper)?);
+            laps += u32::from(self.sweep(&mut sweeper, laps > 0)?);
         }
     }
 
-    /// Merges the dirty records of one leaf of the tier into the tree, and lets what is clean there leave. Returns
-    /// whether it begins again.
-    pub(crate) fn sweep(&self, sweeper: &mut Sweeper) -> Result<bool> {
-        let Sweeper { at, victims } = sweeper;
+    /// Whether the background should sweep, so that writers find room.
+    pub(crate) fn wants_sweep(&self) -> bool {
+        let is_due = match self.tuning.keeps_records() {
+            true => self.hot.is_full() && self.is_mostly_dirty(),
+            false => self.hot.bytes() > self.hot.target() / 2,
+        };
+        is_due && self.hot.dirty() > 0
+    }
+
+    /// Whether so much is dirty that it is merged to make room.
+    pub(crate) fn is_mostly_dirty(&self) -> bool {
+        self.hot.dirty() * 4 >= self.hot.len() * DIRTY_FOURTHS
+    }
+
+    /// Moves the hand over one leaf of the tier: lets what is clean there leave, and merges what is dirty, where
+    /// that is due, or `takes_dirty`. Returns whether the hand begins again.
+    pub(crate) fn sweep(&self, sweeper: &mut Sweeper, takes_dirty: bool) -> Result<bool> {
+        let Sweeper { hand, victims } = sweeper;
         victims.clear();
-        let next = self.hot.take_along(at, None, victims);
-        self.bring_home(victims)?;
-        // Nothing is kept for reads: pages are.
-        for _ in 0..2 {
-            self.hot.pass(at, false, &mut Records::default());
+        let begin = hand.at().to_vec();
+        let keeps = self.tuning.keeps_records();
+        if !keeps {
+            self.hot.take_along(&begin, None, victims);
+            self.bring_home(victims)?;
+            // Nothing is kept for reads: pages are.
+            self.hot.pass(&begin, false, &mut Records::default());
         }
-        *at = next.unwrap_or_default();
-        Ok(at.is_empty())
+        let passed = self.hot.advance(hand, false, victims);
+        self.admission.load().note(passed);
+        let stays = passed.records - passed.asked - passed.left;
+        if keeps && stays > 0 && (takes_dirty || self.is_mostly_dirty()) {
+            let end = Some(hand.at()).filter(|at| !at.is_empty());
+            let mut from = Some(begin);
+            while let Some(at) = from {
+                victims.clear();
+                from = self.hot.take_along(&at, end, victims);
+                self.bring_home(victims)?;
+            }
+        }
+        Ok(hand.at().is_empty())
     }
 
     /// Merges all records that are dirty now into the tree.
@@ -59,10 +95,11 @@ impl Tiered {
     /// # Errors
     /// As [`Tiered::reserve`].
     pub(crate) fn bring_all_home(&self) -> Result<()> {
-        let mut sweeper = self.sweeper.lock();
-        let victims = &mut sweeper.victims;
         let mut from = Some(Vec::new());
         while let Some(at) = from {
+            // Writers that need room have their turn between two leaves.
+            let mut sweeper = self.sweeper.lock();
+            let victims = &mut sweeper.victims;
             victims.clear();
             from = self.hot.take_along(&at, None, victims);
             self.bring_home(victims)?;
@@ -86,23 +123,21 @@ impl Tiered {
 
     /// Changes the leaves of records that were taken, and ends their sweep.
     fn bring_home(&self, victims: &Records) -> Result<()> {
+        if victims.is_empty() {
+            return Ok(());
+        }
         let _inside = probe::enter("sweep");
         let changes: Vec<Change<'_>> = (victims.iter())
             .map(|record| Change { key: record.key, value: record.value })
             .collect();
-        if changes.is_empty() {
-            return Ok(());
-        }
-        let tree = match self.tree_made() {
-            Ok(tree) => tree,
-            Err(error) => {
-                self.hot.finish(victims, false);
-                return Err(error);
+        let home = Cell::new(0);
+        let merged = self.tree_made().and_then(|tree| self.merge_home(&tree, &changes, &home));
+        // After an error the first ones are home, and the others are dirty as before.
+        self.hot.finish(victims, home.get(), &mut |lost| {
+            if let Some(value) = lost.value.filter(|value| value.large) {
+                self.values.superseded(value.bytes);
             }
-        };
-        let merged = self.merge_home(&tree, &changes);
-        // After an error some are merged, and others are not: all are merged once more.
-        self.hot.finish(victims, merged.is_ok());
+        });
         merged
     }
 }

@@ -159,6 +159,7 @@ impl BTree {
             true => Took::All,
         };
         merged.leaves += 1;
+        self.pages.note_fill(leaf);
         edit.mark_dirty();
         took
     }

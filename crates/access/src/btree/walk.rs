@@ -74,7 +74,7 @@ impl BTree {
             return 0;
         }
         let root = self.root.see();
-        let all = (self.pages.count() * self.page_bytes()) as f64;
+        let all = (self.pages.count() * self.page_bytes()) as f64 * self.pages.fill();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
         let bytes = self.share_of((root.place, root.level), all, (lower, upper)) as u64;
         bytes

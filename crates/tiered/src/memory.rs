@@ -1,0 +1,84 @@
+//! Division of a keyspace's memory: what the tier may have, and pages.
+//!
+//! An empty keyspace has no pages, so that many of them fit into little memory; the first merge takes the frames
+//! that it works with.
+
+use spinney_base::shim::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+
+use spinney_hot::Admission;
+
+use crate::engine::{TIER_BYTES_MIN, Tiered};
+
+/// Least frames for pages: enough for the steps of two threads, and the nodes above.
+const FRAMES_MIN: u64 = 120;
+/// Bytes of the cache beside its frames, at most, where it is small.
+const TABLE_BYTES: u64 = 32 << 10;
+/// Bytes of an entry of an inner node: what divides the keys, and a place.
+const NODE_ENTRY_BYTES: u64 = 32;
+
+impl Tiered {
+    /// Least memory that pages work with, in bytes: none before there are any.
+    fn cache_bytes_min(&self) -> u64 {
+        if self.progress.has_pages.load(SeqCst) { self.frames_min() } else { 0 }
+    }
+
+    fn frames_min(&self) -> u64 {
+        FRAMES_MIN * self.cache.frame_bytes() + TABLE_BYTES
+    }
+
+    /// Lets there be frames for pages, before the first one is made.
+    pub(crate) fn make_frames(&self) {
+        self.progress.has_pages.store(true, SeqCst);
+        if self.cache.bytes() < self.frames_min() {
+            self.cache.set_bytes(self.frames_min());
+        }
+    }
+
+    /// Bytes of memory that are neither the tier's nor pages'.
+    fn others(&self) -> u64 {
+        self.values.bytes() + self.pre_images.memory_bytes() + self.admission.load().bytes()
+    }
+
+    /// Bytes that all inner nodes take: with them in memory a lookup reads one page at most.
+    fn node_bytes(&self) -> u64 {
+        self.tree().map_or(0, |tree| tree.pages() * NODE_ENTRY_BYTES)
+    }
+
+    /// Divides the memory between the tier and pages, and counts what is used.
+    pub(crate) fn follow_memory(&self) {
+        let target = self.context.memory.target();
+        self.pre_images.follow(target, self.snapshot_bytes());
+        let others = self.others();
+        let both = target.saturating_sub(others);
+        let least = self.cache_bytes_min().max(self.node_bytes().min(both / 2));
+        let tier = self.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);
+        self.hot.resize(tier);
+        self.follow_admission(tier);
+        let pages = both.saturating_sub(tier).max(self.cache_bytes_min());
+        if pages != self.cache.bytes() {
+            self.cache.set_bytes(pages);
+            // The first page may have been made meanwhile.
+            if self.progress.has_pages.load(SeqCst) {
+                self.make_frames();
+            }
+        }
+        self.context.memory.set_used(self.hot.bytes() + self.cache.used() + others);
+    }
+
+    /// Lets admission remember as much as suits a tier of this size, and go by what was chosen.
+    fn follow_admission(&self, tier: u64) {
+        let now = self.admission.load();
+        if !now.suits(self.tuning.promotion(), tier) {
+            self.admission.store(Arc::new(Admission::new(self.tuning.promotion(), tier)));
+        }
+    }
+
+    /// Bytes of memory that others cannot have.
+    pub(crate) fn floor(&self) -> u64 {
+        let tier = if self.progress.has_pages.load(SeqCst) { TIER_BYTES_MIN } else { 0 };
+        tier.max(self.hot.bytes().min(TIER_BYTES_MIN))
+            + self.cache_bytes_min()
+            + self.values.bytes()
+    }
+}

@@ -1,0 +1,62 @@
+//! Promotion: records that were read from pages come to be kept singly (Tiered-Indexing, 3.4).
+//!
+//! A copy enters only under the moment of the tier's leaf at the look that missed it, before the tree was read
+//! (rule H3): whatever replaced the record since is in that leaf, or has left it, which is counted there. The
+//! paper validates the hot and the cold page.
+
+use spinney_base::ValueRef;
+use spinney_base::runtime::SplitMix;
+use spinney_base::shim::atomic::Ordering::Relaxed;
+use spinney_engine::Found;
+use spinney_hot::{Records, Seen};
+
+use crate::engine::Tiered;
+
+impl Tiered {
+    /// Whether records stay in the tier because they are asked for.
+    #[inline]
+    pub(crate) fn promotes(&self) -> bool {
+        self.tuning.keeps_records() && !self.is_replaying()
+    }
+
+    /// Promotes what a look-up has read from the tree, or not.
+    pub(crate) fn promote(
+        &self,
+        key: &[u8],
+        hash: u64,
+        (found, bytes): (Found, &[u8]),
+        seen: Seen,
+    ) {
+        let value = match found {
+            Found::Absent => return,
+            Found::Inline => Some(ValueRef { bytes, large: false }),
+            Found::Large => Some(ValueRef { bytes, large: true }),
+        };
+        if self.admits(hash) {
+            self.admit(key, value, seen);
+        }
+    }
+
+    /// Whether a record with this hash of its key comes to be kept, now that it was missed.
+    pub(crate) fn admits(&self, hash: u64) -> bool {
+        let draw = SplitMix(self.draws.fetch_add(1, Relaxed)).next_u64();
+        self.admission.load().admits(hash, draw)
+    }
+
+    /// Admits a record, or lets others leave to make room for the next one.
+    pub(crate) fn admit(&self, key: &[u8], value: Option<ValueRef<'_>>, seen: Seen) -> bool {
+        let is_there = self.hot.admit(key, value, seen);
+        if !is_there && self.hot.is_full() {
+            self.let_some_leave();
+        }
+        is_there
+    }
+
+    /// Moves the hand over a leaf, unless somebody sweeps.
+    fn let_some_leave(&self) {
+        if let Some(mut sweeper) = self.sweeper.try_lock() {
+            let passed = self.hot.advance(&mut sweeper.hand, false, &mut Records::default());
+            self.admission.load().note(passed);
+        }
+    }
+}
