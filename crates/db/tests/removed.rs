@@ -301,7 +301,7 @@ fn d1_ranges_that_find_nothing_are_tidied_for() {
 /// says how far it is; its records are the same.
 #[test]
 fn d1_compact_gives_back_the_room_of_removed_records() {
-    for engine in EngineKind::ALL {
+    for engine in ENGINES {
         let world = World::new(engine, 16 << 20);
         world.fill(0..50_000);
         world.db.checkpoint().unwrap();
