@@ -131,7 +131,10 @@ impl Leaves {
 
 /// Which leaf has decided which keys.
 #[derive(Debug, Default)]
-struct Decided(BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn, Generation)>);
+struct Decided(BTreeMap<Vec<u8>, By>);
+
+/// Upper bound of what a leaf has decided, and how old the leaf is.
+type By = (Option<Vec<u8>>, Lsn, Generation);
 
 impl Decided {
     fn add(&mut self, part: LostRange, leaf: &Found) {
