@@ -8,7 +8,7 @@ use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 
-const ENGINES: [EngineKind; 3] = EngineKind::ALL;
+const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
 const DURABILITIES: [Durability; 2] = [Durability::Sync, Durability::Buffered];
 
 fn open(disk: &SimDisk, runtime: &Runtime, durability: Durability) -> Db {

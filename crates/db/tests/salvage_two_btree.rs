@@ -1,5 +1,5 @@
 //! Salvage (rule P22) of btree keyspaces whose roots cannot be read, on the simulated disk: the leaves of the file
-//! alone have every record, and what damage makes doubtful is told.
+//! alone have every record, and the report names what damage makes doubtful.
 #![cfg(not(feature = "shuttle"))]
 
 use std::collections::BTreeMap;
@@ -137,7 +137,7 @@ fn p22_leaves_say_whose_they_are() {
     assert!(found == old.model);
 }
 
-/// Leaves are damaged, too: each record is the newest, or is told, and was so once.
+/// Leaves are damaged, too: each record is the newest, or the report names it, and was so once.
 #[test]
 fn p22_what_leaves_do_not_tell_is_said() {
     let (mut lost, mut older) = (0, 0);

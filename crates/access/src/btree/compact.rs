@@ -7,7 +7,7 @@
 //!
 //! A region is neighbouring leaves under one parent. Its records are spread over as few new leaves as
 //! hold them, which are allocated together. Where that would be as many, and the old ones follow each other
-//! in the file, the region stays as it is. Records do not change, so nobody who merges has to be kept out:
+//! in the file, the region stays as it is. Records do not change, so merges run beside it:
 //! a leaf that changed meanwhile is found changed, and the region is read once more.
 
 use spinney_base::Result;

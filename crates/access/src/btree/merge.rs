@@ -354,7 +354,7 @@ fn put(leaf: Leaf<'_>, change: &Change<'_>, replaced: &mut Vec<u8>) -> Option<i6
     Some(i64::from(found.is_err()))
 }
 
-/// Shows what a held leaf has of a key to who has to know.
+/// Shows what a held leaf has of a key, if `keep` wants it.
 fn keep_of_leaf(leaf: Leaf<'_>, key: &[u8], keep: &dyn Keep) {
     if !keep.wants(key) {
         return;

@@ -30,6 +30,9 @@ use crate::place::{PLACE_BYTES, Place};
 /// with less, pages hold less.
 const FILL_SIXTEENTHS: usize = 14;
 
+/// Most rounds of write-back before new pages: one for each of the lowest levels.
+const ROUNDS_MAX: usize = 3;
+
 /// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -260,15 +263,16 @@ impl BTree {
         Bounds { lower, upper: upper.filter(|upper| lower.len() + upper.len() <= most) }
     }
 
-    /// Allocates new pages; where no frame is left, dirty pages are written first.
+    /// Allocates new pages; where no frame is left, dirty pages are written first. Those above them, which
+    /// name other places then, are written by the next round.
     fn fresh(&self, kind: PageKind, count: usize) -> Result<Vec<Fresh<'_>>> {
-        match self.pages.fresh(kind, count) {
-            Err(error) if error.is_full() => {
-                self.write_back(usize::MAX)?;
-                self.pages.fresh(kind, count)
+        for _ in 0..ROUNDS_MAX {
+            match self.pages.fresh(kind, count) {
+                Err(error) if error.is_full() => _ = self.write_back(usize::MAX)?,
+                done => return done,
             }
-            done => done,
         }
+        self.pages.fresh(kind, count)
     }
 }
 

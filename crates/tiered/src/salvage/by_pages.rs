@@ -13,8 +13,8 @@
 //! **Newer and older.** The LSN of a leaf is that of the log when it was written, so of one that was written later it is
 //! no lower; of equals the later allocation counts. The order fails where a crash took records from the log whose
 //! leaf had been written: later ones have their LSNs again. Then the allocations tell otherwise, and the
-//! range is told as one that may be older. So is everything where a page is damaged: it may have been the newest
-//! leaf of any range.
+//! report names the range as one that may be older. So is everything where a page is damaged: it may have
+//! been the newest leaf of any range.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -131,7 +131,10 @@ impl Leaves {
 
 /// Which leaf has decided which keys.
 #[derive(Debug, Default)]
-struct Decided(BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn, Generation)>);
+struct Decided(BTreeMap<Vec<u8>, By>);
+
+/// Upper bound of what a leaf has decided, and how old the leaf is.
+type By = (Option<Vec<u8>>, Lsn, Generation);
 
 impl Decided {
     fn add(&mut self, part: LostRange, leaf: &Found) {
