@@ -47,9 +47,9 @@ engines! {
     /// Batches that gather in memory over trees that are never changed in place: writes of data
     /// larger than memory, short ranges, snapshots.
     Turtle = spinney_turtle::ROW,
-    /// A B+tree whose pages are written to new places, under a small tier of records: data much larger
-    /// than memory, of which not even an index fits.
-    BTree = spinney_tiered::ROW,
+    /// Single records in memory over a B+tree of pages in the same order, which are written to new places: data
+    /// much larger than memory, of which not even an index fits; short ranges of neighbours; large loads.
+    TwoBTree = spinney_tiered::ROW,
 }
 
 impl EngineKind {

@@ -1,4 +1,4 @@
-//! Salvage (rule P22) of btree keyspaces whose roots cannot be read, on the simulated disk: the leaves of the file
+//! Salvage (rule P22) of 2btree keyspaces whose roots cannot be read, on the simulated disk: the leaves of the file
 //! alone have every record, and the report names what damage makes doubtful.
 #![cfg(not(feature = "shuttle"))]
 

@@ -54,7 +54,7 @@ fn turtle() {
 }
 
 #[test]
-fn btree() {
+fn two_btree() {
     serializable(&[EngineKind::TwoBTree]);
 }
 

@@ -6,14 +6,14 @@
 //! * `v2`, `v2-log`: what pages, structure records and checkpoints have come to say since; the
 //!   version of the whole, in the manifest, is still 1.
 //! * `turtle`: keyspaces of that engine, as first released.
-//! * `btree`: keyspaces of that engine; not released yet.
+//! * `2btree`: keyspaces of that engine; not released yet.
 //!
 //! `v2` has segments of several pages with models of both kinds, overflow pages, staged pages, large
 //! values, and a tail of the log with records of users; the tail of `v2-log` has changes of structure,
 //! and large values that came and went.
 //!
 //! `turtle` has leaves below a node with a segment above them that overwrites and removes some of
-//! what they have, large values, and a tail of the log that lies in `wal-tail`. `btree` was given the same: leaves
+//! what they have, large values, and a tail of the log that lies in `wal-tail`. `2btree` was given the same: leaves
 //! below an inner node.
 //!
 //! Each holds a clean checkpoint with a tail of the log above it, as a killed process leaves them:
@@ -136,7 +136,7 @@ fn main_records(keys: impl Iterator<Item = u64>, length: usize) -> Told {
     keys.map(|key| (0, number(key), Some(vec![fill(key); length]))).collect()
 }
 
-/// The writes of the keyspaces of `turtle` and `btree`.
+/// The writes of the keyspaces of `turtle` and `2btree`.
 fn told_turtle() -> Vec<Told> {
     let mut base = main_records((0..900).map(|key| key * 1000), 100);
     base.extend((0..400).map(|key| (1, word(key), Some(vec![7; (key % 90) as usize]))));
@@ -158,7 +158,7 @@ fn told_turtle() -> Vec<Told> {
 
 /// Whether it has keyspaces of an engine that came after the first.
 fn is_of_later_engine(version: &str) -> bool {
-    ["turtle", "btree"].contains(&version)
+    ["turtle", "2btree"].contains(&version)
 }
 
 fn told(version: &str) -> Vec<Told> {
@@ -202,7 +202,7 @@ fn write(version: &str, directory: &Path) {
         let turtle = KeyspaceOptions::default().engine(EngineKind::Turtle);
         let turtle = turtle.set("leaf", "16KiB").unwrap();
         [turtle.clone(), turtle]
-    } else if version == "btree" {
+    } else if version == "2btree" {
         [EngineKind::TwoBTree; 2].map(|engine| KeyspaceOptions::default().engine(engine))
     } else {
         let treeline = KeyspaceOptions::default();
@@ -365,13 +365,13 @@ fn turtle_opens() {
 }
 
 #[test]
-fn btree_opens() {
-    opens("btree", [8, 9]);
+fn two_btree_opens() {
+    opens("2btree", [8, 9]);
 }
 
 #[test]
 fn later_ones_are_copied_and_salvaged() {
-    for version in ["v2", "v2-log", "turtle", "btree"] {
+    for version in ["v2", "v2-log", "turtle", "2btree"] {
         let work = tempfile::tempdir().unwrap();
         let place = |name: &str| work.path().join(name);
         copy(&golden(version), &place("old"));

@@ -29,6 +29,9 @@ impl Edits for OfTier<'_> {
     }
 }
 
+/// Tells of a key whether a dirty record of it is passed over.
+type Hidden<'h> = dyn Fn(&[u8]) -> bool + 'h;
+
 /// The bound from which the tier looks on; `None` for the end of all keys.
 fn from(near: &Bound<Vec<u8>>, is_forward: bool) -> Option<Vec<u8>> {
     match near {
@@ -45,7 +48,7 @@ impl Tiered {
     pub(crate) fn scan_both(
         &self,
         request: &ScanRequest<'_>,
-        hidden: Option<&dyn Fn(&[u8]) -> bool>,
+        hidden: Option<&Hidden<'_>>,
         chunk: &mut Chunk,
     ) -> Result<()> {
         let is_hidden = |key: &[u8]| hidden.is_some_and(|hidden| hidden(key));
