@@ -32,7 +32,7 @@ fn every_peer_runs_every_workload() {
                 memory: 16 << 20,
                 durability,
                 torn_writes: TornWrites::Assume4k,
-                dataset: DatasetName::Uniform,
+                dataset: DatasetName::Groups,
                 scan_length: None,
                 multi_get: 7,
                 keyspaces: 1,

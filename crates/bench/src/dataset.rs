@@ -10,7 +10,10 @@
 //! | `osm-like` | 8 bytes, clustered at every scale like cells of a street map |
 //! | `amazon-like` | 8 bytes, a smooth bending curve like identifiers of a shop |
 //! | `words` | 12 to 18 letters that can be pronounced |
+//! | `groups` | 8 bytes; groups of 2 to 10 share the first seven ([`groups`]) |
 //! | `file:PATH` | the distinct lines of a file, held in memory |
+
+pub mod groups;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -35,6 +38,8 @@ pub enum DatasetName {
     AmazonLike,
     /// Pronounceable text.
     Words,
+    /// Groups of neighbours.
+    Groups,
     /// The lines of a file.
     File(PathBuf),
 }
@@ -46,6 +51,7 @@ impl fmt::Display for DatasetName {
             DatasetName::OsmLike => f.write_str("osm-like"),
             DatasetName::AmazonLike => f.write_str("amazon-like"),
             DatasetName::Words => f.write_str("words"),
+            DatasetName::Groups => f.write_str("groups"),
             DatasetName::File(path) => write!(f, "file:{}", path.display()),
         }
     }
@@ -60,10 +66,11 @@ impl FromStr for DatasetName {
             "osm-like" => Ok(DatasetName::OsmLike),
             "amazon-like" => Ok(DatasetName::AmazonLike),
             "words" => Ok(DatasetName::Words),
+            "groups" => Ok(DatasetName::Groups),
             _ => match text.strip_prefix("file:") {
                 Some(path) if !path.is_empty() => Ok(DatasetName::File(path.into())),
                 _ => Err(Error::invalid(format!(
-                    "unknown dataset {text:?}: uniform, osm-like, amazon-like, words or file:PATH"
+                    "unknown dataset {text:?}: uniform, osm-like, amazon-like, words, groups or file:PATH"
                 ))),
             },
         }
@@ -96,6 +103,7 @@ enum Kind {
     Uniform,
     Clustered { cascade: Cascade, order: Permutation, count: u64 },
     Words,
+    Groups { order: Permutation, count: u64 },
     Lines { lines: Lines, order: Permutation },
 }
 
@@ -133,6 +141,9 @@ impl Dataset {
             DatasetName::OsmLike => clustered(Shape::Rough),
             DatasetName::AmazonLike => clustered(Shape::Smooth),
             DatasetName::Words => Kind::Words,
+            DatasetName::Groups => {
+                Kind::Groups { order: order(records.max(1)), count: records.max(1) }
+            }
             DatasetName::File(path) => {
                 let lines = Lines::read(path, records)?;
                 let order = order(lines.count());
@@ -161,6 +172,11 @@ impl Dataset {
         let base = mix64(mix64(window ^ self.seed) ^ place) << DRIFT_BITS;
         key.clear();
         key.extend_from_slice(&(base | mix_bits(index, DRIFT_BITS, self.seed)).to_be_bytes());
+    }
+
+    /// Makes `prefix` what the keys of a group begin with; of `groups` alone.
+    pub fn group_prefix(&self, group: u64, prefix: &mut Vec<u8>) {
+        groups::prefix(group, self.seed, prefix);
     }
 
     /// The keys of the first `records` records, ascending.
@@ -196,6 +212,10 @@ impl Dataset {
                 if absent {
                     key.push(b'-');
                 }
+            }
+            Kind::Groups { order, count } => {
+                let number = ordinal / count * count + order.at(ordinal % count);
+                groups::key(number, absent, self.seed, key);
             }
             Kind::Lines { lines, order } => {
                 let count = lines.count();
@@ -343,7 +363,7 @@ mod tests {
         let path = directory.path().join("lines");
         let text: String = (0..3000).map(|line| format!("line {line}\r\n")).collect();
         std::fs::write(&path, text).unwrap();
-        let names = ["uniform", "osm-like", "amazon-like", "words"]
+        let names = ["uniform", "osm-like", "amazon-like", "words", "groups"]
             .map(|name| name.parse().unwrap())
             .into_iter()
             .chain([DatasetName::File(path)])
@@ -424,7 +444,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for text in ["uniform", "osm-like", "amazon-like", "words", "file:a/b"] {
+        for text in ["uniform", "osm-like", "amazon-like", "words", "groups", "file:a/b"] {
             assert_eq!(text.parse::<DatasetName>().unwrap().to_string(), text);
         }
         assert!("file:".parse::<DatasetName>().is_err());
@@ -434,7 +454,7 @@ mod tests {
     #[test]
     fn a_short_file_is_refused() {
         let (_directory, names) = names();
-        let error = Dataset::open(&names[4], 3001, 1).unwrap_err();
+        let error = Dataset::open(names.last().unwrap(), 3001, 1).unwrap_err();
         assert!(error.to_string().contains("3000 distinct lines"), "{error}");
     }
 }

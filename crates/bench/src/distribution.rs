@@ -165,6 +165,12 @@ impl Chooser {
         Chooser { count, kind }
     }
 
+    /// Number of ordinals that it chooses among.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
     /// The next ordinal. `limit` says where the inserted records end now, at least the count; only
     /// `Latest` asks. `salt` moves the hot set of the scattered law somewhere else; 0 is YCSB's
     /// place.

@@ -167,6 +167,33 @@ pub trait Session: Send {
         limit: usize,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()>;
+
+    /// Shows the records whose keys begin with `prefix`, at most `limit`, in key order. By default a
+    /// scan of `limit` records of which the others are not shown.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        self.scan(prefix, limit, &mut |key, value| {
+            if key.starts_with(prefix) {
+                visit(key, value);
+            }
+        })
+    }
+}
+
+/// The least key above all that begin with `prefix`; `None` if there is none.
+#[must_use]
+pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
 }
 
 /// What ranges read, since an engine was opened.
@@ -221,4 +248,17 @@ pub struct Terms {
     pub memory_limited: bool,
     /// What a reader of the table must know, a sentence each.
     pub notes: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_one() {
+        assert_eq!(prefix_end(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(prefix_end(&[7, 255, 255]), Some(vec![8]));
+        assert_eq!(prefix_end(&[255, 255]), None);
+        assert_eq!(prefix_end(&[]), None);
+    }
 }

@@ -211,4 +211,16 @@ impl Session for OwnSession {
         }
         Ok(())
     }
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let mut cursor = self.keyspace.prefix(prefix).limit(limit);
+        while let Some((key, value)) = cursor.next_ref()? {
+            visit(key, value);
+        }
+        Ok(())
+    }
 }

@@ -13,6 +13,11 @@ use spinney_base::{Error, Result};
 use crate::dataset::DatasetName;
 use crate::distribution::Distribution;
 
+/// Number of records in a scan of `su`.
+const SCAN_UPDATE_RECORDS: usize = 100;
+/// Least number of records of which `groups` reads: one group of every size.
+const GROUPED_RECORDS_MIN: u64 = 54;
+
 /// Everything the child process of one engine needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -44,7 +49,7 @@ pub struct Plan {
     pub torn_writes: TornWrites,
     /// The data set.
     pub dataset: DatasetName,
-    /// Number of records in every scan; without it 1 to 100 at random.
+    /// Number of records in every scan; without it 100 in `su`, and 1 to 100 at random elsewhere.
     pub scan_length: Option<usize>,
     /// Number of keys that each operation of `m` reads.
     pub multi_get: usize,
@@ -88,6 +93,14 @@ impl Plan {
                 self.keyspaces == 1 || !self.workloads.iter().any(|one| one.inserts()),
                 "d, e, queue and drift insert records: --keyspaces must be 1 with them",
             ),
+            (
+                !self.workloads.contains(&Workload::Groups) || self.dataset == DatasetName::Groups,
+                "groups reads the groups of a data set that has some: it needs --dataset groups",
+            ),
+            (
+                !self.workloads.contains(&Workload::Groups) || self.records >= GROUPED_RECORDS_MIN,
+                "groups needs --records of at least 54",
+            ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, message)) => Err(Error::invalid(*message)),
@@ -99,6 +112,13 @@ impl Plan {
     #[must_use]
     pub fn driven(&self) -> usize {
         if self.turns > 0.0 { self.keyspaces } else { self.busy }
+    }
+
+    /// Number of records in every scan of `workload`; `None` for 1 to 100 at random.
+    #[must_use]
+    pub fn scan_length_of(&self, workload: Workload) -> Option<usize> {
+        let usual = (workload == Workload::Su).then_some(SCAN_UPDATE_RECORDS);
+        self.scan_length.or(usual)
     }
 
     /// The distribution of `workload` in this run: `d` reads the latest records whatever was asked
@@ -172,6 +192,10 @@ named! {
         S = "s",
         /// Reads of many keys at once.
         M = "m",
+        /// 95 % scans of 100 records, 5 % read-modify-writes.
+        Su = "su",
+        /// Reads of whole groups of 2 to 10 neighbours, by their prefix.
+        Groups = "groups",
         /// Reads of keys that are not there.
         Absent = "absent",
         /// Inserts at the tail, removals at the head, reads of the first: a third each.
@@ -199,6 +223,8 @@ impl Workload {
             Workload::F => "half reads, half read-modify-writes",
             Workload::S => "short scans",
             Workload::M => "reads of many keys at once",
+            Workload::Su => "95 % scans of 100 records, 5 % read-modify-writes",
+            Workload::Groups => "prefix reads of groups of 2 to 10 records",
             Workload::Absent => "reads of keys that are not there",
             Workload::Queue => "inserts at the tail, removals and reads at the head",
             Workload::Drift => "half reads, half inserts at places that move",
@@ -249,9 +275,12 @@ mod tests {
         }
         let error = "g".parse::<Workload>().unwrap_err().to_string();
         assert!(
-            error.contains("load, a, b, c, d, e, f, s, m, absent, queue, drift, shift"),
+            error.contains("load, a, b, c, d, e, f, s, m, su, groups, absent, queue, drift, shift"),
             "{error}"
         );
+        for workload in Workload::ALL {
+            assert!(!workload.meaning().is_empty());
+        }
         assert_eq!("assume-4k".parse::<TornWrites>().unwrap(), TornWrites::Assume4k);
         assert!("SYNC".parse::<Durability>().is_err());
     }

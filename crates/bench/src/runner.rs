@@ -11,7 +11,7 @@ use spinney_base::shim::atomic::{
 use spinney_base::shim::thread;
 use spinney_base::{Error, Result, Runtime};
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, groups};
 use crate::distribution::Chooser;
 use crate::driver::{Counters, Driver, OpenConfig, Store, Terms};
 use crate::plan::{Plan, Workload};
@@ -260,12 +260,16 @@ impl Runner<'_> {
         // Loading again writes the same records again.
         let first = if workload == Workload::Load { 0 } else { state.records };
         let distribution = plan.distribution_of(workload);
+        let choices = match workload {
+            Workload::Groups => groups::whole(plan.records),
+            _ => state.records,
+        };
         Shared {
             workload,
             dataset: self.dataset.clone(),
-            chooser: Chooser::new(distribution, plan.theta, state.records.max(1)),
+            chooser: Chooser::new(distribution, plan.theta, choices.max(1)),
             record_size: plan.record_size,
-            scan_length: plan.scan_length,
+            scan_length: plan.scan_length_of(workload),
             multi_get: plan.multi_get,
             seed: plan.seed ^ state.begun << 8,
             busy: plan.busy,

@@ -14,7 +14,7 @@ use spinney_base::shim::atomic::{
 };
 use spinney_base::{Error, Result, Runtime};
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, groups};
 use crate::distribution::Chooser;
 use crate::driver::Session;
 use crate::plan::Workload;
@@ -159,6 +159,7 @@ enum Action {
     Insert,
     Scan,
     ReadMany,
+    ReadGroup,
     ReadModifyWrite,
     ReadAbsent,
     Push,
@@ -185,6 +186,9 @@ fn action(workload: Workload, roll: usize) -> Action {
         Workload::F => Action::ReadModifyWrite,
         Workload::S => Action::Scan,
         Workload::M => Action::ReadMany,
+        Workload::Su if roll < NINETY_FIVE_PERCENT => Action::Scan,
+        Workload::Su => Action::ReadModifyWrite,
+        Workload::Groups => Action::ReadGroup,
         Workload::Absent => Action::ReadAbsent,
         Workload::Queue => [Action::Push, Action::Pop, Action::Peek][roll / 200],
         Workload::Drift if roll < HALF => Action::Read,
@@ -289,6 +293,7 @@ impl Worker {
             Action::Insert => return self.insert(),
             Action::Scan => self.scan()?,
             Action::ReadMany => self.read_many()?,
+            Action::ReadGroup => self.read_group()?,
             Action::ReadModifyWrite => {
                 self.read()?;
                 self.write_chosen()?;
@@ -457,6 +462,28 @@ impl Worker {
         Ok(())
     }
 
+    /// Reads a group by its prefix: all of it, and nothing else.
+    fn read_group(&mut self) -> Result<()> {
+        let shared = &self.shared;
+        let groups = shared.chooser.count();
+        let group = shared.chooser.next(&mut self.random, || groups, shared.salt.load(Relaxed));
+        shared.dataset.group_prefix(group, &mut self.key);
+        let (prefix, record_size) = (&self.key, shared.record_size);
+        let (mut seen, mut right) = (0_u8, true);
+        self.session.prefix(prefix, groups::SIZE_MAX + 1, &mut |key, value| {
+            right &= key.strip_prefix(&prefix[..]) == Some(&[seen]);
+            right &= value::check(key, value, record_size.saturating_sub(key.len()));
+            seen = seen.saturating_add(1);
+        })?;
+        let size = groups::size(group);
+        if u64::from(seen) != size || !right {
+            self.tally.error(format!(
+                "group {group} (prefix {prefix:02x?}) of {size} records: {seen} were read, right keys and values: {right}"
+            ));
+        }
+        Ok(())
+    }
+
     fn queue_key(&mut self, number: u64) {
         self.key.clear();
         self.key.extend_from_slice(QUEUE_PREFIX);
@@ -547,6 +574,9 @@ mod tests {
         assert_eq!(share(Workload::F, Action::ReadModifyWrite), 300);
         assert_eq!(share(Workload::S, Action::Scan), 600);
         assert_eq!(share(Workload::M, Action::ReadMany), 600);
+        assert_eq!(share(Workload::Su, Action::Scan), 570);
+        assert_eq!(share(Workload::Su, Action::ReadModifyWrite), 30);
+        assert_eq!(share(Workload::Groups, Action::ReadGroup), 600);
         assert_eq!(share(Workload::Absent, Action::ReadAbsent), 600);
         assert_eq!(share(Workload::Drift, Action::DriftInsert), 300);
         for wanted in [Action::Push, Action::Pop, Action::Peek] {

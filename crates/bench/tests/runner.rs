@@ -120,7 +120,7 @@ fn plan(directory: &std::path::Path) -> Plan {
         memory: 1 << 20,
         durability: Durability::None,
         torn_writes: TornWrites::Assume4k,
-        dataset: DatasetName::Uniform,
+        dataset: DatasetName::Groups,
         scan_length: None,
         multi_get: 7,
         keyspaces: 1,
@@ -147,11 +147,12 @@ fn rows(plan: &Plan, driver: &MapDriver) -> Vec<Row> {
 #[test]
 fn every_workload_runs_and_an_honest_map_makes_no_errors() {
     let directory = tempfile::tempdir().unwrap();
-    for dataset in ["uniform", "osm-like", "amazon-like", "words"] {
-        let plan = Plan { dataset: dataset.parse().unwrap(), ..plan(directory.path()) };
+    for dataset in ["groups", "uniform", "osm-like", "amazon-like", "words"] {
+        let mut plan = Plan { dataset: dataset.parse().unwrap(), ..plan(directory.path()) };
+        plan.workloads.retain(|one| *one != Workload::Groups || dataset == "groups");
         let rows = rows(&plan, &MapDriver::Honest);
         let names: Vec<&str> = rows.iter().map(|row| row.workload.as_str()).collect();
-        assert_eq!(names, Workload::ALL.iter().map(|workload| workload.name()).collect::<Vec<_>>());
+        assert_eq!(names, plan.workloads.iter().map(|one| one.name()).collect::<Vec<_>>());
         for row in &rows {
             assert_eq!(row.errors, 0, "{dataset} {}", row.workload);
             let operations = if row.workload == "load" { 2000 } else { 1000 };
@@ -183,12 +184,24 @@ fn seconds_end_a_measurement_too() {
 fn a_lost_record_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let mut plan = plan(directory.path());
-    plan.workloads = vec![Workload::Load, Workload::C, Workload::S, Workload::M];
+    plan.dataset = DatasetName::Groups;
+    plan.workloads = vec![Workload::Load, Workload::C, Workload::S, Workload::M, Workload::Groups];
     plan.distribution = Distribution::Uniform;
     plan.operations = Some(20_000);
     let rows = rows(&plan, &MapDriver::Lying);
     assert_eq!(rows[0].errors, 0);
     assert!(rows[1..].iter().all(|row| row.errors > 0), "{rows:?}");
+}
+
+#[test]
+fn groups_are_read_of_a_data_set_that_has_some() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |plan: Plan, words: &str| {
+        let told = plan.check().unwrap_err().to_string();
+        assert!(told.contains(words), "{told}");
+    };
+    refused(Plan { dataset: DatasetName::Uniform, ..plan(directory.path()) }, "--dataset groups");
+    refused(Plan { records: 53, ..plan(directory.path()) }, "at least 54");
 }
 
 #[test]

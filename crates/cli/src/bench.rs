@@ -45,9 +45,10 @@ pub(crate) enum BenchCommand {
     /// Workloads: load (insert all in shuffled order, then flush), a (half reads, half updates), b
     /// (95 % reads), c (reads), d (95 % reads of the latest, 5 % inserts), e (95 % scans of 1-100
     /// records, 5 % inserts), f (half reads, half read-modify-writes), s (scans), m (reads of many
-    /// keys at once), absent (reads of keys that are not there), queue (insert at the tail, remove
-    /// at the head, read the first), drift (half inserts at hot places that move), shift (reads
-    /// whose hot set jumps).
+    /// keys at once), su (95 % scans of 100 records, 5 % read-modify-writes), groups (prefix reads
+    /// of groups of 2 to 10 records that lie together), absent (reads of keys that are not there),
+    /// queue (insert at the tail, remove at the head, read the first), drift (half inserts at hot
+    /// places that move), shift (reads whose hot set jumps).
     Ycsb(YcsbArguments),
     /// Reads a snapshot whole beside writers, and compares it with what was there
     ///
@@ -246,7 +247,7 @@ pub(crate) struct YcsbArguments {
     /// End each measurement after this many operations instead
     #[arg(long, value_parser = sizes::size)]
     operations: Option<u64>,
-    /// Number of records in every scan of e and s [default: 1 to 100 at random]
+    /// Number of records in every scan of e, s and su [default: 1 to 100 at random, 100 in su]
     #[arg(long)]
     scan_length: Option<usize>,
     /// Number of keys that each operation of m reads
@@ -276,9 +277,10 @@ pub(crate) struct YcsbArguments {
     /// Protection of pages written in place: auto, double-write or assume-4k
     #[arg(long, default_value = "auto")]
     torn_writes: TornWrites,
-    /// Keys: uniform, osm-like, amazon-like, words or file:PATH
-    #[arg(long, default_value = "uniform")]
-    dataset: DatasetName,
+    /// Keys: uniform, osm-like, amazon-like, words, groups or file:PATH [default: groups with the
+    /// workload of that name, else uniform]
+    #[arg(long)]
+    dataset: Option<DatasetName>,
     /// Existing directory for the engines' files, which are removed at the end, also after an
     /// interrupt
     #[arg(long, default_value = ".")]
@@ -368,6 +370,9 @@ fn plan(
 ) -> Result<Run, Failure> {
     let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
     let mut plans = Vec::new();
+    let has_groups = arguments.workloads.contains(&Workload::Groups);
+    let usual = if has_groups { DatasetName::Groups } else { DatasetName::Uniform };
+    let dataset = arguments.dataset.as_ref().unwrap_or(&usual);
     for place in chosen(&arguments.engines, &names, &PEERS)? {
         let (driver, engine) = (&drivers[place], names[place]);
         let plan = Plan {
@@ -384,7 +389,7 @@ fn plan(
             memory: arguments.memory,
             durability: arguments.durability,
             torn_writes: arguments.torn_writes,
-            dataset: arguments.dataset.clone(),
+            dataset: dataset.clone(),
             scan_length: arguments.scan_length,
             multi_get: arguments.multi_get,
             keyspaces: arguments.keyspaces,
