@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use spinney_bench::dataset::DatasetName;
-use spinney_bench::distribution::Distribution;
-use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
+use spinney_bench::distribution::{Distribution, Generator};
+use spinney_bench::plan::{Durability, LoadOrder, Plan, TornWrites, Workload};
 use spinney_bench::runner::{self, Event};
 
 /// A test leaves the control groups of the machine alone.
@@ -22,6 +22,7 @@ fn every_peer_runs_every_workload() {
                 engine: driver.name().to_owned(),
                 workloads: Workload::ALL.to_vec(),
                 records: 500,
+                load: LoadOrder::Random,
                 record_size: 64,
                 threads: 2,
                 warmup_seconds: 0.0,
@@ -29,6 +30,7 @@ fn every_peer_runs_every_workload() {
                 operations: Some(100),
                 distribution: Distribution::Zipfian,
                 theta: 0.99,
+                zipf: Generator::Exact,
                 memory: 16 << 20,
                 durability,
                 torn_writes: TornWrites::Assume4k,

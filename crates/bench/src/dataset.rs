@@ -14,6 +14,7 @@
 //! | `file:PATH` | the distinct lines of a file, held in memory |
 
 pub mod groups;
+mod sorted;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, Result};
 
 use crate::cascade::{Cascade, Shape};
+pub use crate::dataset::sorted::{OrderedKeys, SortedKeys};
 use crate::permutation::{Permutation, mix_bits, mix64};
 
 /// The name of a data set, as options and rows carry it.
@@ -182,7 +184,7 @@ impl Dataset {
     /// The keys of the first `records` records, ascending.
     #[must_use]
     pub fn sorted_keys(&self, records: u64) -> SortedKeys {
-        let mut sorted = SortedKeys { bytes: Vec::new(), places: Vec::new() };
+        let mut sorted = SortedKeys::default();
         let mut key = Vec::new();
         for ordinal in 0..records {
             self.key(ordinal, &mut key);
@@ -229,65 +231,6 @@ impl Dataset {
                 }
             }
         }
-    }
-}
-
-/// Keys in order, end to end in memory: 24 bytes each and what they are long.
-#[derive(Debug)]
-pub struct SortedKeys {
-    bytes: Vec<u8>,
-    places: Vec<KeyPlace>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct KeyPlace {
-    /// The first eight bytes, filled up with zeros: keys that differ there are not looked up.
-    head: u64,
-    start: usize,
-    length: u16,
-}
-
-impl SortedKeys {
-    fn push(&mut self, key: &[u8]) {
-        let mut head = [0; 8];
-        let length = key.len().min(8);
-        head[..length].copy_from_slice(&key[..length]);
-        self.places.push(KeyPlace {
-            head: u64::from_be_bytes(head),
-            start: self.bytes.len(),
-            length: u16::try_from(key.len()).expect("keys are shorter than 64 KiB"),
-        });
-        self.bytes.extend_from_slice(key);
-    }
-
-    fn sort(&mut self) {
-        let SortedKeys { bytes, places } = self;
-        places.sort_unstable_by(|a, b| {
-            a.head.cmp(&b.head).then_with(|| a.of(bytes).cmp(b.of(bytes)))
-        });
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
-    /// All of them, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.places.iter().map(|place| place.of(&self.bytes))
-    }
-}
-
-impl KeyPlace {
-    fn of(self, bytes: &[u8]) -> &[u8] {
-        &bytes[self.start..self.start + usize::from(self.length)]
     }
 }
 
@@ -357,6 +300,7 @@ impl Lines {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::sync::Arc;
 
     fn names() -> (tempfile::TempDir, Vec<DatasetName>) {
         let directory = tempfile::tempdir().unwrap();
@@ -422,6 +366,16 @@ mod tests {
             let sorted = dataset.sorted_keys(2000);
             assert_eq!(sorted.len(), 2000);
             assert!(sorted.iter().eq(keys.iter().map(Vec::as_slice)), "{name}");
+            let dataset = Arc::new(dataset);
+            for part in [1, 300, 2000, 10_000] {
+                let mut ordered = OrderedKeys::in_parts_of(dataset.clone(), 2000, part);
+                let mut key = Vec::new();
+                for expected in &keys {
+                    assert!(ordered.next_into(&mut key), "{name}");
+                    assert_eq!(&key, expected, "{name}, parts of {part}");
+                }
+                assert!(!ordered.next_into(&mut key), "{name}");
+            }
         }
     }
 

@@ -32,6 +32,9 @@ pub struct OpenConfig {
     pub knobs: Knobs,
 }
 
+/// A record of a bulk load.
+pub type Loaded = (Vec<u8>, Vec<u8>);
+
 /// A kind of engine.
 pub trait Driver: Send + Sync {
     /// The bare name, as `--engines` takes it.
@@ -95,6 +98,11 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Whether [`Session::bulk_load`] has a way of the engine's own. By default it has none.
+    fn has_bulk_load(&self) -> bool {
+        false
+    }
+
     /// What the engine really does, where that differs from what was asked for.
     fn terms(&self) -> Terms;
 
@@ -142,6 +150,18 @@ pub trait Session: Send {
     /// # Errors
     /// Whatever the engine says.
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Writes records with ascending keys into a keyspace that is empty. By default one after the
+    /// other.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn bulk_load(&mut self, records: &mut dyn Iterator<Item = Loaded>) -> Result<()> {
+        for (key, value) in records {
+            self.insert(&key, &value)?;
+        }
+        Ok(())
+    }
 
     /// Writes a record that is there.
     ///

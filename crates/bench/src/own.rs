@@ -4,7 +4,7 @@ use spinney::{Db, EngineKind, EngineStats, Keyspace, KeyspaceOptions, Options};
 use spinney_base::{Error, Result};
 
 use crate::driver::{
-    Counters, Driver, KeyspaceMemory, Knobs, OpenConfig, Scanned, Session, Store, Terms,
+    Counters, Driver, KeyspaceMemory, Knobs, Loaded, OpenConfig, Scanned, Session, Store, Terms,
 };
 use crate::plan::{Durability, TornWrites};
 use crate::shape::Shape;
@@ -154,6 +154,10 @@ impl Store for OwnStore {
         }))
     }
 
+    fn has_bulk_load(&self) -> bool {
+        true
+    }
+
     fn terms(&self) -> Terms {
         let stats = self.db.stats();
         Terms {
@@ -193,6 +197,10 @@ impl Session for OwnSession {
 
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.keyspace.insert(key, value)
+    }
+
+    fn bulk_load(&mut self, records: &mut dyn Iterator<Item = Loaded>) -> Result<()> {
+        self.keyspace.bulk_load(records).map(|_| ())
     }
 
     fn remove(&mut self, key: &[u8]) -> Result<()> {

@@ -13,6 +13,7 @@ use spinney_base::size::display_bytes;
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::conclusion;
+use crate::distribution::Generator;
 use crate::driver::Driver;
 use crate::plan::Plan;
 pub use crate::processes::Interrupted;
@@ -126,11 +127,15 @@ fn headline(plan: &Plan) -> String {
         None => format!("{} s", plan.seconds),
     };
     format!(
-        "{} records of {} B ({} keys), {} {}, {} threads, {} of memory, durability {}, torn writes {}, {length} after {} s of warm-up, seed {}",
+        "{} records of {} B ({} keys, {} load), {} {}, {} threads, {} of memory, durability {}, torn writes {}, {length} after {} s of warm-up, seed {}",
         plan.records,
         plan.record_size,
         plan.dataset,
-        plan.distribution,
+        plan.load,
+        match plan.zipf {
+            Generator::Exact => plan.distribution.to_string(),
+            Generator::Authors => format!("{} by the authors' generator", plan.distribution),
+        },
         plan.theta,
         plan.threads,
         display_bytes(plan.memory),
@@ -392,11 +397,12 @@ mod tests {
     fn plan(engine: &str) -> Plan {
         use crate::dataset::DatasetName;
         use crate::distribution::Distribution;
-        use crate::plan::{Durability, TornWrites, Workload};
+        use crate::plan::{Durability, LoadOrder, TornWrites, Workload};
         Plan {
             engine: engine.to_owned(),
             workloads: vec![Workload::Load, Workload::Queue],
             records: 1_000_000,
+            load: LoadOrder::Random,
             record_size: 64,
             threads: 4,
             warmup_seconds: 1.0,
@@ -404,6 +410,7 @@ mod tests {
             operations: None,
             distribution: Distribution::Zipfian,
             theta: 0.99,
+            zipf: Generator::Exact,
             memory: 32 << 20,
             durability: Durability::Buffered,
             torn_writes: TornWrites::Auto,

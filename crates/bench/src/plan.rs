@@ -11,7 +11,7 @@ use spinney_base::limits::{KEYSPACES_MAX, MEMORY_BYTES_MIN};
 use spinney_base::{Error, Result};
 
 use crate::dataset::DatasetName;
-use crate::distribution::Distribution;
+use crate::distribution::{Distribution, Generator};
 
 /// Number of records in a scan of `su`.
 const SCAN_UPDATE_RECORDS: usize = 100;
@@ -27,6 +27,8 @@ pub struct Plan {
     pub workloads: Vec<Workload>,
     /// Number of records that `load` inserts.
     pub records: u64,
+    /// How `load` inserts them.
+    pub load: LoadOrder,
     /// Bytes of key and value together.
     pub record_size: usize,
     /// Client threads.
@@ -41,6 +43,8 @@ pub struct Plan {
     pub distribution: Distribution,
     /// The exponent of the Zipf law.
     pub theta: f64,
+    /// What draws from the Zipf law.
+    pub zipf: Generator,
     /// The memory budget, in bytes.
     pub memory: u64,
     /// What an acknowledged write survives.
@@ -73,12 +77,21 @@ impl Plan {
     /// # Errors
     /// `InvalidArgument` that names the option.
     pub fn check(&self) -> Result<()> {
+        let is_load = |workload: &Workload| *workload == Workload::Load;
         let rules = [
             (self.records > 0, "--records must be at least 1"),
             (self.records < 1 << 36, "--records must be below 2^36"),
             (self.record_size >= 8, "--record-size must be at least 8, the size of a key"),
             (self.threads > 0 && self.threads <= 1024, "--threads must be 1 to 1024"),
             (self.theta > 0.0 && self.theta <= 10.0, "--theta must be above 0 and at most 10"),
+            (
+                self.zipf == Generator::Exact || self.theta < 1.0,
+                "--zipf authors needs a --theta below 1: from there on it draws one record alone",
+            ),
+            (
+                self.load != LoadOrder::Bulk || !self.workloads.iter().skip(1).any(is_load),
+                "--load bulk is for empty keyspaces: load can only be the first workload",
+            ),
             (self.seconds > 0.0 && self.seconds < 1e6, "--seconds must be above 0"),
             ((0.0..1e6).contains(&self.warmup_seconds), "--warmup must be 0 or more seconds"),
             (self.scan_length != Some(0), "--scan-length must be at least 1"),
@@ -131,6 +144,18 @@ impl Plan {
             _ => self.distribution,
         }
     }
+
+    /// The distribution of `workload` as rows name it, with what draws from it.
+    #[must_use]
+    pub fn distribution_name(&self, workload: Workload) -> String {
+        let distribution = self.distribution_of(workload);
+        match self.zipf {
+            Generator::Authors if distribution != Distribution::Uniform => {
+                format!("{distribution}-{}", self.zipf)
+            }
+            _ => distribution.name().to_owned(),
+        }
+    }
 }
 
 /// Declares an enum whose variants have one lower-case name each, used in options, rows and JSON
@@ -174,7 +199,8 @@ macro_rules! named {
 named! {
     /// A workload. `a` to `f` are YCSB's.
     Workload, "workload" {
-        /// Inserts every record, in shuffled order, and ends with a flush that counts.
+        /// Inserts every record, in shuffled order unless [`LoadOrder`] says otherwise, and ends with
+        /// a flush that counts.
         Load = "load",
         /// Half reads, half updates.
         A = "a",
@@ -237,6 +263,18 @@ impl Workload {
     /// Whether it inserts records beside those that were loaded.
     fn inserts(self) -> bool {
         matches!(self, Workload::D | Workload::E | Workload::Queue | Workload::Drift)
+    }
+}
+
+named! {
+    /// How `load` inserts records.
+    LoadOrder, "load order" {
+        /// In shuffled order, by all threads.
+        Random = "random",
+        /// In key order, by all threads.
+        Sorted = "sorted",
+        /// In key order, through the engine's bulk load, by one thread.
+        Bulk = "bulk",
     }
 }
 

@@ -8,13 +8,13 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{
     AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
-use spinney_base::shim::thread;
+use spinney_base::shim::{Mutex, thread};
 use spinney_base::{Error, Result, Runtime};
 
-use crate::dataset::{Dataset, groups};
+use crate::dataset::{Dataset, OrderedKeys, groups};
 use crate::distribution::Chooser;
 use crate::driver::{Counters, Driver, OpenConfig, Store, Terms};
-use crate::plan::{Plan, Workload};
+use crate::plan::{LoadOrder, Plan, Workload};
 use crate::process;
 use crate::queue::Windows;
 use crate::row::{Row, io_by_purpose};
@@ -104,6 +104,12 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
     let terms = store.terms();
     for note in &terms.notes {
         emit(Event::Note(format!("{}: {note}", plan.engine)))?;
+    }
+    if plan.load == LoadOrder::Bulk && !store.has_bulk_load() {
+        emit(Event::Note(format!(
+            "{}: no bulk load is known here, so one thread inserts in key order",
+            plan.engine
+        )))?;
     }
     let mut state = State::default();
     let mut runner =
@@ -214,10 +220,12 @@ impl Runner<'_> {
         let shared = Arc::new(self.shared(workload, state));
         let warmup = if workload == Workload::Load { 0.0 } else { self.plan.warmup_seconds };
         let mut threads = Vec::new();
-        for index in 0..self.plan.threads {
+        for index in 0..self.clients(workload) {
             let worker = Worker::new(shared.clone(), index, self.store.session()?)?;
             let quota = self.quota(workload, index);
-            let thread = thread::spawn("client", move || worker.run(quota))
+            let is_bulk = self.is_bulk(workload);
+            let run = move || if is_bulk { worker.run_bulk_load() } else { worker.run(quota) };
+            let thread = thread::spawn("client", run)
                 .map_err(|error| Error::io("start a client thread", error))?;
             threads.push(thread);
         }
@@ -255,11 +263,22 @@ impl Runner<'_> {
         Ok(Measured { workload, tally, seconds, before, after, space_bytes, ends, queue })
     }
 
+    /// Whether records go through the engine's bulk load.
+    fn is_bulk(&self, workload: Workload) -> bool {
+        workload == Workload::Load && self.plan.load == LoadOrder::Bulk
+    }
+
+    /// Number of client threads.
+    fn clients(&self, workload: Workload) -> usize {
+        if self.is_bulk(workload) { 1 } else { self.plan.threads }
+    }
+
     fn shared(&self, workload: Workload, state: &State) -> Shared {
-        let plan = self.plan;
+        let (plan, clients) = (self.plan, self.clients(workload));
         // Loading again writes the same records again.
         let first = if workload == Workload::Load { 0 } else { state.records };
         let distribution = plan.distribution_of(workload);
+        let is_sorted = workload == Workload::Load && plan.load == LoadOrder::Sorted;
         let choices = match workload {
             Workload::Groups => groups::whole(plan.records),
             _ => state.records,
@@ -267,7 +286,7 @@ impl Runner<'_> {
         Shared {
             workload,
             dataset: self.dataset.clone(),
-            chooser: Chooser::new(distribution, plan.theta, choices.max(1)),
+            chooser: Chooser::new(distribution, plan.zipf, plan.theta, choices.max(1)),
             record_size: plan.record_size,
             scan_length: plan.scan_length_of(workload),
             multi_get: plan.multi_get,
@@ -279,13 +298,15 @@ impl Runner<'_> {
             records: plan.records,
             phase: AtomicU8::new(if workload == Workload::Load { MEASURE } else { WARM }),
             salt: AtomicU64::new(0),
-            inserts: Tickets::new(first, plan.threads),
-            drifts: Tickets::new(state.drifts, plan.threads),
+            ordered: is_sorted
+                .then(|| Mutex::new(OrderedKeys::new(self.dataset.clone(), plan.records))),
+            inserts: Tickets::new(first, clients),
+            drifts: Tickets::new(state.drifts, clients),
             drift_total: plan.records,
-            queue_tail: Tickets::new(state.queue_tail, plan.threads),
-            queue_head: Tickets::new(state.queue_head, plan.threads),
-            peeks: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
-            done: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
+            queue_tail: Tickets::new(state.queue_tail, clients),
+            queue_head: Tickets::new(state.queue_head, clients),
+            peeks: (0..clients).map(|_| AtomicU64::new(0)).collect(),
+            done: (0..clients).map(|_| AtomicU64::new(0)).collect(),
             finished: AtomicUsize::new(0),
         }
     }
@@ -315,7 +336,7 @@ impl Runner<'_> {
         let mut ticks = vec![(started, 0)];
         let mut turn = Turn::default();
         loop {
-            let finished = shared.finished.load(SeqCst) >= self.plan.threads;
+            let finished = shared.finished.load(SeqCst) >= shared.done.len();
             let now = self.clock.now();
             let total = sum();
             let elapsed = (now - started).as_secs_f64();
@@ -423,7 +444,6 @@ impl Runner<'_> {
     fn row(&self, workload: Workload, measured: &Measured, state: &State) -> Result<Row> {
         let (plan, tally) = (self.plan, &measured.tally);
         let (before, after) = (&measured.before, &measured.after);
-        let distribution = plan.distribution_of(workload);
         let process = after.process.since(before.process);
         let engine_io = after.engine.io.as_ref().zip(before.engine.io.as_ref());
         let by_purpose = engine_io.map(|(after, before)| io_by_purpose(before, after));
@@ -448,11 +468,11 @@ impl Runner<'_> {
             engine: plan.engine.clone(),
             workload: workload.name().to_owned(),
             dataset: plan.dataset.to_string(),
-            distribution: distribution.name().to_owned(),
+            distribution: plan.distribution_name(workload),
             theta: plan.theta,
             records: plan.records,
             record_size: plan.record_size,
-            threads: plan.threads,
+            threads: self.clients(workload),
             memory_bytes: self.terms.memory_limited.then_some(plan.memory),
             durability: plan.durability.name().to_owned(),
             torn_writes: self.terms.torn_writes.clone(),

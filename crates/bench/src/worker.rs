@@ -4,17 +4,20 @@
 //! by [`Tickets`], which also knows below which number every insert has been acknowledged; readers
 //! choose below that, so that a read that finds nothing is the engine's error.
 
+mod bulk;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use spinney_base::runtime::SplitMix;
+use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{
     AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
 use spinney_base::{Error, Result, Runtime};
 
-use crate::dataset::{Dataset, groups};
+use crate::dataset::{Dataset, OrderedKeys, groups};
 use crate::distribution::Chooser;
 use crate::driver::Session;
 use crate::plan::Workload;
@@ -108,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) phase: AtomicU8,
     /// Where the hot set of `shift` is.
     pub(crate) salt: AtomicU64,
+    /// What a load in key order takes its keys from.
+    pub(crate) ordered: Option<Mutex<OrderedKeys>>,
     /// Ordinals of records.
     pub(crate) inserts: Tickets,
     /// Inserts of `drift`, and about how many there will be.
@@ -397,7 +402,11 @@ impl Worker {
         let Some(ordinal) = self.shared.inserts.take_below(self.index, limit) else {
             return Ok(false);
         };
-        self.shared.dataset.key(ordinal, &mut self.key);
+        match &self.shared.ordered {
+            // As many keys as ordinals, in another order.
+            Some(keys) => _ = keys.lock().next_into(&mut self.key),
+            None => self.shared.dataset.key(ordinal, &mut self.key),
+        }
         self.fill_value();
         // An insert that failed keeps its slot, so that nobody reads the record that is missing.
         for keyspace in 0..self.shared.driven {

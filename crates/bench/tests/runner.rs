@@ -6,9 +6,9 @@ use std::sync::Arc;
 use spinney_base::Result;
 use spinney_base::shim::RwLock;
 use spinney_bench::dataset::DatasetName;
-use spinney_bench::distribution::Distribution;
+use spinney_bench::distribution::{Distribution, Generator};
 use spinney_bench::driver::{Counters, Driver, Knobs, OpenConfig, Session, Store, Terms};
-use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
+use spinney_bench::plan::{Durability, LoadOrder, Plan, TornWrites, Workload};
 use spinney_bench::runner::{self, Event};
 use spinney_bench::{Row, parent};
 
@@ -110,6 +110,7 @@ fn plan(directory: &std::path::Path) -> Plan {
         engine: "map".to_owned(),
         workloads: Workload::ALL.to_vec(),
         records: 2000,
+        load: LoadOrder::Random,
         record_size: 64,
         threads: 3,
         warmup_seconds: 0.01,
@@ -117,6 +118,7 @@ fn plan(directory: &std::path::Path) -> Plan {
         operations: Some(1000),
         distribution: Distribution::Zipfian,
         theta: 0.99,
+        zipf: Generator::Exact,
         memory: 1 << 20,
         durability: Durability::None,
         torn_writes: TornWrites::Assume4k,
@@ -191,6 +193,34 @@ fn a_lost_record_is_an_error() {
     let rows = rows(&plan, &MapDriver::Lying);
     assert_eq!(rows[0].errors, 0);
     assert!(rows[1..].iter().all(|row| row.errors > 0), "{rows:?}");
+}
+
+/// Every order leaves the same records, and later workloads find all of them.
+#[test]
+fn records_can_be_loaded_in_key_order() {
+    let directory = tempfile::tempdir().unwrap();
+    // An exponent at which the authors' generator draws more than two records.
+    for (&load, zipf) in
+        LoadOrder::ALL.iter().zip([Generator::Exact, Generator::Authors].iter().cycle())
+    {
+        let workloads = vec![Workload::Load, Workload::C, Workload::E, Workload::Groups];
+        let plan = Plan { load, zipf: *zipf, theta: 0.5, workloads, ..plan(directory.path()) };
+        let rows = rows(&plan, &MapDriver::Honest);
+        for row in &rows {
+            assert_eq!(row.errors, 0, "{load} {}", row.workload);
+        }
+        assert_eq!((rows[0].operations, rows[0].logical_bytes), (2000, 2000 * 64), "{load}");
+        assert_eq!(rows[0].threads, if load == LoadOrder::Bulk { 1 } else { 3 });
+        let name = if *zipf == Generator::Exact { "zipfian" } else { "zipfian-authors" };
+        assert_eq!((&*rows[0].distribution, &*rows[1].distribution), ("uniform", name));
+        let lost = self::rows(&plan, &MapDriver::Lying);
+        assert!(lost.iter().any(|row| row.errors > 0), "{load}");
+    }
+    let twice = vec![Workload::C, Workload::Load];
+    let twice = Plan { load: LoadOrder::Bulk, workloads: twice, ..plan(directory.path()) };
+    assert!(twice.check().unwrap_err().to_string().contains("first workload"));
+    let constant = Plan { zipf: Generator::Authors, theta: 1.0, ..plan(directory.path()) };
+    assert!(constant.check().unwrap_err().to_string().contains("--theta below 1"));
 }
 
 #[test]

@@ -7,11 +7,9 @@ use clap::{Args, Subcommand};
 use spinney::{EngineKind, ErrorKind};
 use spinney_bench::append::work::Work;
 use spinney_bench::append::{self, AppendPlan};
-use spinney_bench::dataset::DatasetName;
 use spinney_bench::distribution::Distribution;
 use spinney_bench::driver::Driver;
-use spinney_bench::parent::{self, Run};
-use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
+use spinney_bench::parent;
 use spinney_bench::snapshot::{self, SnapshotPlan};
 
 use crate::bench_transactions::{self, ChildOf, SmallBankArguments, TpccArguments};
@@ -23,6 +21,7 @@ use crate::knobs::Knobs;
 use crate::output::stdout;
 use crate::paper::{self, PaperCommand};
 use crate::sizes;
+use crate::ycsb::{self, YcsbArguments};
 
 /// Name of the hidden command that runs one engine of a benchmark as a child process.
 pub(crate) const CHILD_COMMAND: &str = "bench-child";
@@ -221,92 +220,11 @@ fn append(arguments: AppendArguments) -> Result<Outcome, Failure> {
     outcome(append::run(&plan, &mut stdout()).map(|()| true))
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct YcsbArguments {
-    /// Engines to measure, in this order [default: all that are built in]
-    #[arg(long, value_delimiter = ',')]
-    engines: Vec<String>,
-    /// Workloads to run, in this order
-    #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f")]
-    workloads: Vec<Workload>,
-    /// Number of records to load (500K, 16M)
-    #[arg(long, default_value = "1M", value_parser = sizes::size)]
-    records: u64,
-    /// Bytes of key and value together
-    #[arg(long, default_value = "64", value_parser = sizes::small_size)]
-    record_size: usize,
-    /// Client threads
-    #[arg(long, default_value_t = 4)]
-    threads: usize,
-    /// Seconds before each measurement
-    #[arg(long, default_value_t = 1.0)]
-    warmup: f64,
-    /// Seconds of each measurement
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
-    /// End each measurement after this many operations instead
-    #[arg(long, value_parser = sizes::size)]
-    operations: Option<u64>,
-    /// Number of records in every scan of e, s and su [default: 1 to 100 at random, 100 in su]
-    #[arg(long)]
-    scan_length: Option<usize>,
-    /// Number of keys that each operation of m reads
-    #[arg(long, default_value_t = 32)]
-    multi_get: usize,
-    /// Number of keyspaces of each engine; the driven ones hold all records, the others none
-    #[arg(long, default_value_t = 1)]
-    keyspaces: usize,
-    /// Number of keyspaces that are driven at a time
-    #[arg(long, default_value_t = 1)]
-    busy: usize,
-    /// Seconds after which other keyspaces are driven, in turn; 0 for never
-    #[arg(long, default_value_t = 0.0)]
-    turns: f64,
-    /// Distribution of the keys: uniform, zipfian or latest
-    #[arg(long, default_value = "zipfian")]
-    distribution: Distribution,
-    /// Exponent of the Zipf law
-    #[arg(long, default_value_t = 0.99)]
-    theta: f64,
-    /// Memory budget of each engine, at least 1MiB (85MiB)
-    #[arg(long, default_value = "32MiB", value_parser = sizes::size)]
-    memory: u64,
-    /// What a write survives: sync (power loss), buffered (death of the process) or none
-    #[arg(long, default_value = "buffered")]
-    durability: Durability,
-    /// Protection of pages written in place: auto, double-write or assume-4k
-    #[arg(long, default_value = "auto")]
-    torn_writes: TornWrites,
-    /// Keys: uniform, osm-like, amazon-like, words, groups or file:PATH [default: groups with the
-    /// workload of that name, else uniform]
-    #[arg(long)]
-    dataset: Option<DatasetName>,
-    /// Existing directory for the engines' files, which are removed at the end, also after an
-    /// interrupt
-    #[arg(long, default_value = ".")]
-    dir: PathBuf,
-    /// Keep the engines' files
-    #[arg(long)]
-    keep: bool,
-    /// Show what the engines did inside, too: pages, writes by purpose, merges, checkpoints
-    #[arg(long)]
-    explain: bool,
-    /// Seed of keys and random choices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// File for results, one JSON object per line
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// File for write operations over time, as CSV
-    #[arg(long)]
-    series: Option<PathBuf>,
-}
-
 /// Engines that the feature `peers` adds.
-const PEERS: [&str; 5] = ["rocksdb", "lmdb", "redb", "fjall", "bf-tree"];
+pub(crate) const PEERS: [&str; 5] = ["rocksdb", "lmdb", "redb", "fjall", "bf-tree"];
 
 /// Every engine in this build, ours first.
-fn drivers() -> Vec<Box<dyn Driver>> {
+pub(crate) fn drivers() -> Vec<Box<dyn Driver>> {
     #[cfg_attr(
         not(feature = "peers"),
         expect(unused_mut, reason = "peers are added when they are built in")
@@ -336,8 +254,7 @@ pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Fa
         }
         BenchCommand::Paper(command) => return paper::run(command, &knobs),
     };
-    let run = plan(arguments, knobs, &drivers())?;
-    outcome(parent::run(&run, &mut stdout()))
+    ycsb::run(arguments, knobs)
 }
 
 /// Refuses options of engines for a benchmark that has none.
@@ -361,69 +278,6 @@ pub(crate) fn outcome(ran: spinney::Result<bool>) -> Result<Outcome, Failure> {
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn plan(
-    arguments: YcsbArguments,
-    mut knobs: Knobs,
-    drivers: &[Box<dyn Driver>],
-) -> Result<Run, Failure> {
-    let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
-    let mut plans = Vec::new();
-    let has_groups = arguments.workloads.contains(&Workload::Groups);
-    let usual = if has_groups { DatasetName::Groups } else { DatasetName::Uniform };
-    let dataset = arguments.dataset.as_ref().unwrap_or(&usual);
-    for place in chosen(&arguments.engines, &names, &PEERS)? {
-        let (driver, engine) = (&drivers[place], names[place]);
-        let plan = Plan {
-            engine: engine.to_owned(),
-            workloads: arguments.workloads.clone(),
-            records: arguments.records,
-            record_size: arguments.record_size,
-            threads: arguments.threads,
-            warmup_seconds: arguments.warmup,
-            seconds: arguments.seconds,
-            operations: arguments.operations,
-            distribution: arguments.distribution,
-            theta: arguments.theta,
-            memory: arguments.memory,
-            durability: arguments.durability,
-            torn_writes: arguments.torn_writes,
-            dataset: dataset.clone(),
-            scan_length: arguments.scan_length,
-            multi_get: arguments.multi_get,
-            keyspaces: arguments.keyspaces,
-            busy: arguments.busy,
-            turns: arguments.turns,
-            directory: PathBuf::new(),
-            seed: arguments.seed,
-            knobs: knobs.remove(engine).unwrap_or_default(),
-        };
-        plan.check()?;
-        if plan.keyspaces > 1 && driver.is_peer() {
-            return Err(Failure::usage(format!(
-                "--keyspaces is for our own engines, not for {engine}"
-            )));
-        }
-        driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
-        plans.push(plan);
-    }
-    check_used(&knobs)?;
-    let to_write = [Some(&arguments.dir), arguments.json.as_ref(), arguments.series.as_ref()];
-    to_write.into_iter().flatten().try_for_each(|path| check_apart(path))?;
-    let peers =
-        drivers.iter().filter(|driver| driver.is_peer()).map(|driver| driver.name().to_owned());
-    Ok(Run {
-        plans,
-        peers: peers.collect(),
-        directory: arguments.dir,
-        keep: arguments.keep,
-        explain: arguments.explain,
-        json: arguments.json,
-        series: arguments.series,
-        child_arguments: vec![CHILD_COMMAND.to_owned()],
-        interrupted: interrupt::is_set,
-    })
 }
 
 /// Returns the places among `names` of the engines that are asked for, in that order, or of all when none is.

@@ -31,6 +31,7 @@ mod sizes;
 mod stats;
 mod text;
 mod transfer;
+mod ycsb;
 
 use std::io::Write;
 use std::process::ExitCode;
