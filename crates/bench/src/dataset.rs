@@ -367,7 +367,7 @@ mod tests {
             assert_eq!(sorted.len(), 2000);
             assert!(sorted.iter().eq(keys.iter().map(Vec::as_slice)), "{name}");
             let dataset = Arc::new(dataset);
-            for part in [1, 300, 2000, 10_000] {
+            for part in [100, 300, 2000, 10_000] {
                 let mut ordered = OrderedKeys::in_parts_of(dataset.clone(), 2000, part);
                 let mut key = Vec::new();
                 for expected in &keys {

@@ -188,6 +188,8 @@ impl Results {
         if !self.lines.is_empty() {
             say(out, &table::draw(&self.lines))?;
             say(out, "")?;
+            say(out, &table::io(&self.lines))?;
+            say(out, "")?;
             let means = peer.map(|peer| table::means(&self.lines, peer)).unwrap_or_default();
             for sentence in conclusion::sentences(&self.lines).iter().chain(&means) {
                 say(out, &table::wrap(sentence))?;
@@ -388,7 +390,7 @@ mod tests {
         for words in sentences {
             assert!(short.contains(words) && long.contains(words), "{words} is not in:\n{short}");
         }
-        for words in ["counter", "pages read/op", "commits/flush", " x rocksdb |"] {
+        for words in ["counter", "pages read", "commits/flush", " x rocksdb |"] {
             assert!(!short.contains(words) && long.contains(words), "{words}:\n{short}\n{long}");
         }
         assert!(short.contains("--explain") && !long.contains("--explain"), "{short}");
