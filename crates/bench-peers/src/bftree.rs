@@ -46,6 +46,10 @@ impl Driver for BfTreeDriver {
         refuse_knobs("bf-tree", knobs, &[MEMORY_LIMIT])
     }
 
+    fn reopens(&self) -> bool {
+        false
+    }
+
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
         if config.durability != Durability::None {
             let text =

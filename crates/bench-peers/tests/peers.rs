@@ -23,6 +23,7 @@ fn every_peer_runs_every_workload() {
                 workloads: Workload::ALL.to_vec(),
                 records: 500,
                 load: LoadOrder::Random,
+                kill: None,
                 record_size: 64,
                 threads: 2,
                 warmup_seconds: 0.0,

@@ -16,7 +16,7 @@ pub type Knobs = BTreeMap<String, String>;
 /// How to open an engine.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
-    /// An empty directory of the engine's own.
+    /// A directory of the engine's own: empty, or as a killed process of it left it.
     pub directory: PathBuf,
     /// Bytes of memory that the engine may use for everything together.
     pub memory: u64,
@@ -49,7 +49,13 @@ pub trait Driver: Send + Sync {
     /// `InvalidArgument` for an option that the engine does not have or a value out of range.
     fn check_knobs(&self, knobs: &Knobs) -> Result<()>;
 
-    /// Opens it on an empty directory.
+    /// Whether it finds after the death of its process what it had flushed before. By default it
+    /// does.
+    fn reopens(&self) -> bool {
+        true
+    }
+
+    /// Opens it on a directory that is empty, or on its own.
     ///
     /// # Errors
     /// Whatever the engine says.

@@ -12,6 +12,7 @@ use spinney_base::{Error, Result};
 
 use crate::dataset::DatasetName;
 use crate::distribution::{Distribution, Generator};
+use crate::recovery::Kill;
 
 /// Number of records in a scan of `su`.
 const SCAN_UPDATE_RECORDS: usize = 100;
@@ -39,6 +40,8 @@ pub struct Plan {
     pub seconds: f64,
     /// Ends each measurement after this many operations instead.
     pub operations: Option<u64>,
+    /// Whether the engine's process is killed in the last workload, or was.
+    pub kill: Option<Kill>,
     /// Distribution of the records, where the workload does not say.
     pub distribution: Distribution,
     /// The exponent of the Zipf law.
@@ -77,6 +80,8 @@ impl Plan {
     /// # Errors
     /// `InvalidArgument` that names the option.
     pub fn check(&self) -> Result<()> {
+        let last = self.workloads.last();
+        let times = |workload| self.workloads.iter().filter(|one| *one == workload).count();
         let is_load = |workload: &Workload| *workload == Workload::Load;
         let rules = [
             (self.records > 0, "--records must be at least 1"),
@@ -87,6 +92,18 @@ impl Plan {
             (
                 self.zipf == Generator::Exact || self.theta < 1.0,
                 "--zipf authors needs a --theta below 1: from there on it draws one record alone",
+            ),
+            (
+                self.kill.is_none() || self.operations.is_none(),
+                "--kill-after counts seconds, so it does not go with --operations",
+            ),
+            (
+                self.kill.is_none() || !self.workloads.iter().any(|one| one.inserts()),
+                "--kill-after is for records that are known: not for d, e, queue and drift",
+            ),
+            (
+                self.kill.is_none() || last.is_some_and(|last| !is_load(last) && times(last) == 1),
+                "--kill-after needs a last workload that is not load, and that is run once",
             ),
             (
                 self.load != LoadOrder::Bulk || !self.workloads.iter().skip(1).any(is_load),

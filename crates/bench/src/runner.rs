@@ -17,6 +17,7 @@ use crate::driver::{Counters, Driver, OpenConfig, Store, Terms};
 use crate::plan::{LoadOrder, Plan, Workload};
 use crate::process;
 use crate::queue::Windows;
+use crate::recovery::{Kill, Recovery};
 use crate::row::{Row, io_by_purpose};
 use crate::shape::Shape;
 use crate::table::grouped;
@@ -61,6 +62,15 @@ pub enum Event {
         /// What the engine looks like inside and did to itself, where it tells.
         shape: Option<Shape>,
     },
+    /// What a killed process left was opened, and the last workload has run on it.
+    Recovered {
+        /// Seconds that opening took.
+        open_seconds: f64,
+        /// Seconds from then to 90 % of the rate before, if it was reached.
+        seconds: Option<f64>,
+        /// Operations that failed or read something wrong.
+        errors: u64,
+    },
     /// Something a reader of the table must know.
     Note(String),
     /// What an engine did inside; `--explain` shows it.
@@ -92,6 +102,8 @@ struct State {
 pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> {
     plan.check()?;
     let dataset = Arc::new(Dataset::open(&plan.dataset, plan.records, plan.seed)?);
+    let clock = Runtime::threads();
+    let opens = clock.now();
     let store = driver.open(&OpenConfig {
         directory: plan.directory.clone(),
         memory: plan.memory,
@@ -101,6 +113,7 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
         keyspaces: plan.keyspaces,
         knobs: plan.knobs.clone(),
     })?;
+    let opened = clock.now();
     let terms = store.terms();
     for note in &terms.notes {
         emit(Event::Note(format!("{}: {note}", plan.engine)))?;
@@ -112,8 +125,15 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
         )))?;
     }
     let mut state = State::default();
-    let mut runner =
-        Runner { plan, dataset, store: store.as_ref(), terms, clock: Runtime::threads(), emit };
+    let recovery = match plan.kill {
+        Some(Kill::Came { ops_per_second }) => Some(Recovery::new(ops_per_second, opened)),
+        Some(Kill::Comes) | None => None,
+    };
+    let mut runner = Runner { plan, dataset, store: store.as_ref(), terms, clock, recovery, emit };
+    if runner.recovery.is_some() {
+        runner.recover((opened - opens).as_secs_f64())?;
+        return store.close();
+    }
     if plan.workloads.first() != Some(&Workload::Load) {
         let measured = runner.workload(Workload::Load, &mut state)?;
         runner.tell_errors(&measured)?;
@@ -143,6 +163,8 @@ struct Runner<'a> {
     store: &'a dyn Store,
     terms: Terms,
     clock: Runtime,
+    /// Of a run after a kill.
+    recovery: Option<Recovery>,
     emit: &'a mut Emit<'a>,
 }
 
@@ -206,6 +228,35 @@ impl Measured {
 }
 
 impl Runner<'_> {
+    /// Runs the last workload on what a killed process left, until it is as fast as before.
+    fn recover(&mut self, open_seconds: f64) -> Result<()> {
+        let mut state = State { records: self.plan.records, ..State::default() };
+        let Some(&workload) = self.plan.workloads.last() else { return Ok(()) };
+        let measured = self.workload(workload, &mut state)?;
+        self.tell_errors(&measured)?;
+        let seconds = self.recovery.as_ref().and_then(Recovery::seconds);
+        (self.emit)(Event::Recovered { open_seconds, seconds, errors: measured.tally.errors })
+    }
+
+    /// Seconds of a workload before it is measured.
+    fn warmup(&self, workload: Workload) -> f64 {
+        match workload {
+            Workload::Load => 0.0,
+            _ if self.recovery.is_some() => 0.0,
+            _ => self.plan.warmup_seconds,
+        }
+    }
+
+    /// Seconds of a measurement, unless something else ends it.
+    fn seconds(&self, workload: Workload) -> Option<f64> {
+        let ends_itself = workload == Workload::Load || self.plan.operations.is_some();
+        let is_last = self.plan.workloads.last() == Some(&workload);
+        match self.plan.kill {
+            Some(Kill::Comes) if is_last => Some(f64::INFINITY),
+            _ => (!ends_itself).then_some(self.plan.seconds),
+        }
+    }
+
     fn snapshot(&self) -> Result<Snapshot> {
         Ok(Snapshot {
             engine: self.store.counters()?,
@@ -218,7 +269,7 @@ impl Runner<'_> {
         process::reset_peak_memory();
         state.begun += 1;
         let shared = Arc::new(self.shared(workload, state));
-        let warmup = if workload == Workload::Load { 0.0 } else { self.plan.warmup_seconds };
+        let warmup = self.warmup(workload);
         let mut threads = Vec::new();
         for index in 0..self.clients(workload) {
             let worker = Worker::new(shared.clone(), index, self.store.session()?)?;
@@ -235,8 +286,7 @@ impl Runner<'_> {
         let before = self.snapshot()?;
         let started = self.clock.now();
         shared.phase.store(MEASURE, SeqCst);
-        let seconds = (workload != Workload::Load && self.plan.operations.is_none())
-            .then_some(self.plan.seconds);
+        let seconds = self.seconds(workload);
         let mut queue = Windows::new(self.plan.seconds);
         let ticks = self.watch(&shared, started, seconds, Some(&mut queue))?;
         shared.phase.store(STOP, SeqCst);
@@ -328,7 +378,8 @@ impl Runner<'_> {
         seconds: Option<f64>,
         mut measured: Option<&mut Windows>,
     ) -> Result<Vec<(Duration, u64)>> {
-        let workload = shared.workload.name().to_owned();
+        let is_reopened = if self.recovery.is_some() { "-reopened" } else { "" };
+        let workload = format!("{}{is_reopened}", shared.workload);
         let sum = || shared.done.iter().map(|done| done.load(Relaxed)).sum::<u64>();
         let first = sum();
         let (mut told, mut told_sum) = (started, first);
@@ -352,7 +403,8 @@ impl Runner<'_> {
                 (None, Some(goal)) => (total - first) as f64 / goal as f64,
                 (None, None) => 0.0,
             };
-            let over = finished || seconds.is_some_and(|seconds| elapsed >= seconds);
+            let is_fast = self.recovery.as_mut().is_some_and(|one| one.tick(now, total - first));
+            let over = finished || is_fast || seconds.is_some_and(|seconds| elapsed >= seconds);
             if shared.workload == Workload::Shift {
                 #[expect(
                     clippy::cast_possible_truncation,

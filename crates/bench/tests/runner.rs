@@ -111,6 +111,7 @@ fn plan(directory: &std::path::Path) -> Plan {
         workloads: Workload::ALL.to_vec(),
         records: 2000,
         load: LoadOrder::Random,
+        kill: None,
         record_size: 64,
         threads: 3,
         warmup_seconds: 0.01,

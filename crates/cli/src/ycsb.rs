@@ -8,6 +8,7 @@ use spinney_bench::distribution::{Distribution, Generator};
 use spinney_bench::driver::Driver;
 use spinney_bench::parent::{self, Run};
 use spinney_bench::plan::{Durability, LoadOrder, Plan, TornWrites, Workload};
+use spinney_bench::recovery::Kill;
 
 use crate::bench::{self, CHILD_COMMAND, PEERS};
 use crate::directory::check_apart;
@@ -63,6 +64,11 @@ struct LengthArguments {
     /// End each measurement after this many operations instead
     #[arg(long, value_parser = sizes::size)]
     operations: Option<u64>,
+    /// Kill the engine's process after this many seconds of the last workload, and open the
+    /// database again: prints the time to open, and from then to 90 % of the rate before, for which
+    /// it waits up to --seconds
+    #[arg(long)]
+    kill_after: Option<f64>,
 }
 
 /// What single operations are.
@@ -173,6 +179,7 @@ impl YcsbArguments {
             warmup_seconds: length.warmup,
             seconds: length.seconds,
             operations: length.operations,
+            kill: length.kill_after.map(|_| Kill::Comes),
             distribution: keys.distribution,
             theta: keys.theta,
             zipf: keys.zipf,
@@ -208,10 +215,19 @@ fn plan(
                 "--keyspaces is for our own engines, not for {engine}"
             )));
         }
+        if plan.kill.is_some() && !driver.reopens() {
+            return Err(Failure::usage(format!(
+                "--kill-after: {engine} does not find again what it wrote"
+            )));
+        }
         driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
         plans.push(plan);
     }
     bench::check_used(&knobs)?;
+    let kill_after = arguments.length.kill_after;
+    if kill_after.is_some_and(|seconds| !(seconds > 0.0 && seconds < 1e6)) {
+        return Err(Failure::usage("--kill-after must be above 0".to_owned()));
+    }
     let ResultArguments { dir, keep, explain, json, series } = arguments.results;
     let to_write = [Some(&dir), json.as_ref(), series.as_ref()];
     to_write.into_iter().flatten().try_for_each(|path| check_apart(path))?;
@@ -225,6 +241,7 @@ fn plan(
         explain,
         json,
         series,
+        kill_after,
         child_arguments: vec![CHILD_COMMAND.to_owned()],
         interrupted: interrupt::is_set,
     })

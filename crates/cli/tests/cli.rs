@@ -430,6 +430,31 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
     assert!(told.contains("colour"), "{told}");
 }
 
+/// What a kill leaves is opened, and read without an error.
+#[test]
+fn a_benchmark_kills_its_engine_and_opens_it_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path().to_str().unwrap();
+    let common = ["bench", "ycsb", "--records", "2K", "--warmup", "0", "--dir", files];
+    let kill = ["--workloads", "load,a,c", "--seconds", "2", "--kill-after", "1.2"];
+    for load in ["random", "bulk"] {
+        let load = ["--load", load, "--durability", "none"];
+        let table = expect(0, &[&common[..], &kill, &load].concat(), b"");
+        let line = |engine: &str| {
+            let cells: Vec<&str> = table
+                .lines()
+                .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
+                .find(|cells| cells.len() == 7 && cells[1..3] == ["c", engine])
+                .unwrap_or_else(|| panic!("no line of {engine} in: {table}"));
+            cells[4].parse::<f64>().unwrap()
+        };
+        assert!(table.contains("s to open") && table.contains("s to 90 %"), "{table}");
+        assert!(line("treeline") < 60.0 && line("turtle") < 60.0, "{table}");
+        assert!(!table.contains("c (reads)"), "the killed workload has no row: {table}");
+        assert_eq!(std::fs::read_dir(files).unwrap().count(), 0, "the engines' files are gone");
+    }
+}
+
 #[test]
 fn a_database_in_use_is_locked() {
     let directory = tempfile::tempdir().unwrap();

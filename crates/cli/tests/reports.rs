@@ -591,6 +591,21 @@ fn e5_a_benchmark_checks_everything_first() {
         (&["ycsb", "--dir", there, "--turtle.chi", "many"], "chi"),
         (&["ycsb", "--dir", there, "--treeline.poll-reads", "perhaps"], "poll-reads"),
         (&["ycsb", "--dir", there, "--memory", "100"], "--memory must be at least 1MiB"),
+        (
+            &["ycsb", "--dir", there, "--workloads", "c", "--kill-after", "0"],
+            "--kill-after must be above 0",
+        ),
+        (&["ycsb", "--dir", there, "--kill-after", "1"], "not for d, e, queue and drift"),
+        (
+            &["ycsb", "--dir", there, "--kill-after", "1", "--workloads", "c,load"],
+            "a last workload that is not load",
+        ),
+        (
+            &["ycsb", "--dir", there, "--workloads", "c", "--kill-after", "1", "--operations", "9"],
+            "does not go with --operations",
+        ),
+        (&["ycsb", "--dir", there, "--workloads", "groups", "--dataset", "words"], "groups"),
+        (&["ycsb", "--dir", there, "--zipf", "authors", "--theta", "1"], "--theta below 1"),
         (&["snapshot", "--dir", there, "--theta", "nan"], "--theta must be above 0"),
         (&["snapshot", "--dir", there, "--threads", "0"], "--threads must be 1 to 1024"),
         (&["snapshot", "--dir", there, "--records", "1000G"], "--records must be below 2^32"),

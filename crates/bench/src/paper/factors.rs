@@ -278,6 +278,7 @@ fn plan(how: &Factors, technique: &Technique, switch: &str, directory: PathBuf) 
         seconds: how.seconds,
         // Half of them insert, so that every place is hot once.
         operations: drifts.then_some(2 * how.records),
+        kill: None,
         distribution: technique.distribution,
         theta: 0.99,
         zipf: Generator::Exact,
