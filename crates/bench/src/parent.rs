@@ -106,6 +106,16 @@ pub(crate) fn measure(
     arguments: &[String],
     is_interrupted: Interrupted,
 ) -> Result<std::result::Result<Vec<Measured>, String>> {
+    let measured = measure_with_points(plan, arguments, is_interrupted)?;
+    Ok(measured.map(|(lines, _)| lines))
+}
+
+/// As [`measure`], with the time series of the last workload.
+pub(crate) fn measure_with_points(
+    plan: &Plan,
+    arguments: &[String],
+    is_interrupted: Interrupted,
+) -> Result<std::result::Result<(Vec<Measured>, Points), String>> {
     let own = &plan.directory;
     std::fs::create_dir(own)
         .map_err(|error| Error::io(format!("create {}", own.display()), error))?;
@@ -120,7 +130,8 @@ pub(crate) fn measure(
     Ok(if results.failed {
         Err(results.notes.join("; "))
     } else {
-        Ok(results.lines.into_iter().map(|line| (line.row, line.shape)).collect())
+        let lines = results.lines.into_iter().map(|line| (line.row, line.shape)).collect();
+        Ok((lines, results.points.1))
     })
 }
 

@@ -114,6 +114,20 @@ impl Points {
         let end = self.0.last().map_or(0.0, |last| last.0);
         self.rate(0.75 * end, f64::INFINITY)
     }
+
+    /// Seconds from `from` until the first point, before `to`, at 90 % of a rate.
+    #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
+    pub(crate) fn until(&self, from: f64, to: f64, ops_per_second: f64) -> Option<f64> {
+        let mut last = 0.0;
+        for (second, count) in &self.0 {
+            let is_fast = *count as f64 >= SHARE * ops_per_second * (second - last);
+            if last >= from && last < to && is_fast {
+                return Some(last - from);
+            }
+            last = *second;
+        }
+        None
+    }
 }
 
 /// What a kill cost one engine.
@@ -189,6 +203,9 @@ mod tests {
         }
         assert_eq!(points.last_rate(), 200.0);
         assert_eq!(points.rate(0.0, 6.0), 100.0);
+        assert_eq!(points.until(0.0, 8.0, 110.0), Some(0.0));
+        assert_eq!(points.until(4.0, 8.0, 200.0), Some(2.0));
+        assert_eq!(points.until(0.0, 5.0, 200.0), None);
         assert_eq!(Points::default().last_rate(), 0.0);
     }
 
