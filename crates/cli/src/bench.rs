@@ -87,8 +87,8 @@ pub(crate) enum BenchCommand {
     /// and among ranges that 256 abandoned transactions have read. Prints a line of counts for each. Exits with
     /// 1 when a transaction or a value is wrong.
     Conflicts(ConflictsArguments),
-    /// Reruns a figure of the TreeLine paper at a size that fits this machine, with the paper's
-    /// ratios beside ours
+    /// Reruns figures of a paper at a size that fits this machine, with the paper's numbers beside
+    /// ours
     #[command(subcommand)]
     Paper(PaperCommand),
 }
@@ -252,7 +252,7 @@ pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Fa
         BenchCommand::Conflicts(arguments) => {
             return without(&knobs, "conflicts").and_then(|()| conflicts::run(arguments));
         }
-        BenchCommand::Paper(command) => return paper::run(command, &knobs),
+        BenchCommand::Paper(command) => return paper::run(command, knobs),
     };
     ycsb::run(arguments, knobs)
 }

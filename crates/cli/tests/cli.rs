@@ -455,6 +455,30 @@ fn a_benchmark_kills_its_engine_and_opens_it_again() {
     }
 }
 
+/// Every figure but the last prints its table, on engines that are there.
+#[test]
+fn figures_of_a_paper_are_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path().to_str().unwrap();
+    let common = ["--records", "2K", "--seconds", "0.05", "--dir", files];
+    let tiered = ["bench", "paper", "tiered", "--engines", "turtle,treeline", "--threads", "2"];
+    let memory = ["--memory", "1MiB,2MiB", "--warmup", "0"];
+    let figures = ["table1", "table2", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17"];
+    let tables = expect(0, &[&tiered[..], &common, &memory, &figures].concat(), b"");
+    for figure in figures {
+        assert!(tables.contains(&format!("\n{figure}: ")), "no {figure} in: {tables}");
+    }
+    assert_eq!(tables.matches("| turtle").count(), 19, "{tables}");
+    for bare in [&["10"][..], &["treeline", "10"]] {
+        let figure = [&["bench", "paper"], bare, &common, &["--runs", "1"]].concat();
+        let table = expect(0, &figure, b"");
+        assert!(table.contains("| forecast "), "{table}");
+    }
+    let help = expect(0, &["bench", "paper", "treeline", "8", "--help"], b"");
+    assert!(help.contains("--technique"), "{help}");
+    assert_eq!(std::fs::read_dir(files).unwrap().count(), 0, "the engines' files are gone");
+}
+
 #[test]
 fn a_database_in_use_is_locked() {
     let directory = tempfile::tempdir().unwrap();
