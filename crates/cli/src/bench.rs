@@ -221,7 +221,7 @@ fn append(arguments: AppendArguments) -> Result<Outcome, Failure> {
 }
 
 /// Engines that the feature `peers` adds.
-pub(crate) const PEERS: [&str; 5] = ["rocksdb", "lmdb", "redb", "fjall", "bf-tree"];
+pub(crate) const PEERS: [&str; 6] = ["rocksdb", "rocksdb-rows", "lmdb", "redb", "fjall", "bf-tree"];
 
 /// Every engine in this build, ours first.
 pub(crate) fn drivers() -> Vec<Box<dyn Driver>> {
