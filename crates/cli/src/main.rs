@@ -10,6 +10,7 @@
 
 mod args;
 mod bench;
+mod bench_engines;
 mod bench_transactions;
 mod compact;
 mod conflicts;

@@ -16,7 +16,7 @@ use spinney_bench::paper::factors::{self, Factors};
 use spinney_bench::paper::segments::{self, Segments};
 use spinney_bench::plan::{Durability, TornWrites};
 
-use crate::bench::{self, CHILD_COMMAND};
+use crate::bench_engines::{self, CHILD_COMMAND};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
@@ -246,7 +246,7 @@ fn run_all(figures: Vec<TreelineFigure>) -> Result<Outcome, Failure> {
     }
     let mut all = Outcome::Done;
     for figure in figures {
-        match bench::outcome(run_one(figure))? {
+        match bench_engines::outcome(run_one(figure))? {
             Outcome::Interrupted => return Ok(Outcome::Interrupted),
             Outcome::Done => {}
             failed => all = failed,

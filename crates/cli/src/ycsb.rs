@@ -10,7 +10,7 @@ use spinney_bench::parent::{self, Run};
 use spinney_bench::plan::{Durability, LoadOrder, Plan, TornWrites, Workload};
 use spinney_bench::recovery::Kill;
 
-use crate::bench::{self, CHILD_COMMAND, PEERS};
+use crate::bench_engines::{self, CHILD_COMMAND, PEERS};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
@@ -155,8 +155,8 @@ struct ResultArguments {
 }
 
 pub(crate) fn run(arguments: YcsbArguments, knobs: Knobs) -> Result<Outcome, Failure> {
-    let run = plan(arguments, knobs, &bench::drivers())?;
-    bench::outcome(parent::run(&run, &mut stdout()))
+    let run = plan(arguments, knobs, &bench_engines::drivers())?;
+    bench_engines::outcome(parent::run(&run, &mut stdout()))
 }
 
 impl YcsbArguments {
@@ -206,7 +206,7 @@ fn plan(
 ) -> Result<Run, Failure> {
     let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
     let mut plans = Vec::new();
-    for place in bench::chosen(&arguments.engines, &names, &PEERS)? {
+    for place in bench_engines::chosen(&arguments.engines, &names, &PEERS)? {
         let (driver, engine) = (&drivers[place], names[place]);
         let plan = arguments.plan_of(engine, &mut knobs);
         plan.check()?;
@@ -223,7 +223,7 @@ fn plan(
         driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
         plans.push(plan);
     }
-    bench::check_used(&knobs)?;
+    bench_engines::check_used(&knobs)?;
     let kill_after = arguments.length.kill_after;
     if kill_after.is_some_and(|seconds| !(seconds > 0.0 && seconds < 1e6)) {
         return Err(Failure::usage("--kill-after must be above 0".to_owned()));

@@ -7,7 +7,7 @@ use spinney_bench::distribution::Generator;
 use spinney_bench::driver::Driver;
 use spinney_bench::paper::tiered::{self, Figure, Tiered};
 
-use crate::bench::{self, CHILD_COMMAND};
+use crate::bench_engines::{self, CHILD_COMMAND};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
@@ -122,7 +122,7 @@ fn check_engines(
 
 pub(super) fn run(arguments: TieredArguments, mut knobs: Knobs) -> Result<Outcome, Failure> {
     check_apart(&arguments.dir)?;
-    check_engines(&arguments, &mut knobs, &bench::drivers())?;
+    check_engines(&arguments, &mut knobs, &bench_engines::drivers())?;
     let how = Tiered {
         budgets: arguments.budgets(),
         engines: arguments.engines,
@@ -139,5 +139,5 @@ pub(super) fn run(arguments: TieredArguments, mut knobs: Knobs) -> Result<Outcom
         child_arguments: vec![CHILD_COMMAND.to_owned()],
         interrupted: interrupt::is_set,
     };
-    bench::outcome(tiered::run(&how, &arguments.figures, &mut stdout()))
+    bench_engines::outcome(tiered::run(&how, &arguments.figures, &mut stdout()))
 }
