@@ -284,7 +284,7 @@ fn the_command_line_is_checked() {
     if !cfg!(feature = "peers") {
         let told = fails(2, &["bench", "ycsb", "--engines", "redb"], b"");
         assert!(
-            told.contains("--features peers for rocksdb, lmdb, redb, fjall, bf-tree"),
+            told.contains("--features peers for rocksdb, rocksdb-rows, lmdb, redb, fjall, bf-tree"),
             "{told}"
         );
         let told = fails(2, &["bench", "tpcc", "--engines", "sqlite"], b"");
