@@ -4,7 +4,7 @@ use spinney::{Db, EngineKind, EngineStats, Keyspace, KeyspaceOptions, Options};
 use spinney_base::{Error, Result};
 
 use crate::driver::{
-    Counters, Driver, KeyspaceMemory, Knobs, OpenConfig, Scanned, Session, Store, Terms,
+    Counters, Driver, KeyspaceMemory, Knobs, Loaded, OpenConfig, Scanned, Session, Store, Terms,
 };
 use crate::plan::{Durability, TornWrites};
 use crate::shape::Shape;
@@ -154,6 +154,10 @@ impl Store for OwnStore {
         }))
     }
 
+    fn has_bulk_load(&self) -> bool {
+        true
+    }
+
     fn terms(&self) -> Terms {
         let stats = self.db.stats();
         Terms {
@@ -195,6 +199,10 @@ impl Session for OwnSession {
         self.keyspace.insert(key, value)
     }
 
+    fn bulk_load(&mut self, records: &mut dyn Iterator<Item = Loaded>) -> Result<()> {
+        self.keyspace.bulk_load(records).map(|_| ())
+    }
+
     fn remove(&mut self, key: &[u8]) -> Result<()> {
         self.keyspace.remove(key)
     }
@@ -206,6 +214,18 @@ impl Session for OwnSession {
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
         let mut cursor = self.keyspace.range(start..).limit(limit);
+        while let Some((key, value)) = cursor.next_ref()? {
+            visit(key, value);
+        }
+        Ok(())
+    }
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let mut cursor = self.keyspace.prefix(prefix).limit(limit);
         while let Some((key, value)) = cursor.next_ref()? {
             visit(key, value);
         }
