@@ -149,6 +149,7 @@ impl Maintain for Tiered {
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
         self.context.poison.check()?;
         let log = self.context.log.clone();
+        self.make_frames();
         let tree = BTree::create(self.store().clone(), &self.cache, self.order, log)?;
         let loaded = Loaded::new(&self.values);
         let loading =
