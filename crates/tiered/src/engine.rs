@@ -15,12 +15,13 @@ use spinney_engine::{
 };
 use spinney_extent::values::{LargeList, Owner};
 use spinney_extent::{BlockKind, Checkpoint, Store, Values};
-use spinney_hot::{Admission, Cached, HotTier, Promotion, Replaced};
+use spinney_hot::{Cached, HotTier, Replaced};
 use spinney_preimages::PreImages;
 
-use crate::options::{self, Tuning, check_option};
+use crate::options::{self, check_option};
 use crate::payload::Payload;
-use crate::sweep::Sweeper;
+use crate::promote::Chosen;
+use crate::sweep::Sweeps;
 
 /// The row of `2btree` in the registry.
 pub const ROW: Row = Row {
@@ -74,11 +75,8 @@ pub struct Tiered {
     pub(crate) replaced: Mutex<Vec<Arc<BTree>>>,
     /// What the newest slot names.
     pub(crate) named: Mutex<Option<Payload>>,
-    pub(crate) sweeper: Mutex<Sweeper>,
-    pub(crate) tuning: Tuning,
-    pub(crate) admission: ArcSwap<Admission>,
-    /// Draws of [`Admission::admits`] so far.
-    pub(crate) draws: AtomicU64,
+    pub(crate) sweeps: Sweeps,
+    pub(crate) chosen: Chosen,
     pub(crate) progress: Progress,
     /// Held by whoever publishes a checkpoint.
     pub(crate) publishing: Mutex<()>,
@@ -179,10 +177,8 @@ impl Tiered {
             tree: OnceLock::new(),
             replaced: Mutex::new(Vec::new()),
             named: Mutex::new(payload),
-            sweeper: Mutex::new(Sweeper::default()),
-            tuning: Tuning::default(),
-            admission: ArcSwap::from_pointee(Admission::new(Promotion::Auto, TIER_BYTES_MIN)),
-            draws: AtomicU64::new(0),
+            sweeps: Sweeps::default(),
+            chosen: Chosen::default(),
             progress: Progress::new(redo),
             publishing: Mutex::new(()),
             stalls: Stalls::default(),
@@ -420,7 +416,7 @@ impl Engine for Tiered {
     }
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
-        self.tuning.choose(options::parse(name, value)?);
+        self.chosen.tuning.choose(options::parse(name, value)?);
         self.follow_memory();
         Ok(())
     }

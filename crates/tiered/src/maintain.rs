@@ -73,9 +73,10 @@ impl Maintain for Tiered {
         self.values.reuse();
         self.discard_replaced()?;
         let mut worked = self.tend_pre_images()?;
+        worked |= self.sweep_removals()?;
         worked |= self.store().give_back(GiveBack::Much)? > 0;
         if self.wants_sweep()
-            && let Some(mut sweeper) = self.sweeper.try_lock()
+            && let Some(mut sweeper) = self.sweeps.sweeper.try_lock()
         {
             for _ in 0..SWEEPS_AT_ONCE {
                 self.sweep(&mut sweeper, true)?;
@@ -106,7 +107,7 @@ impl Maintain for Tiered {
         let mut report = VerifyReport::default();
         {
             let _no_checkpoint = self.publishing.lock();
-            let _no_sweep = self.sweeper.lock();
+            let _no_sweep = self.sweeps.sweeper.lock();
             report.pages = self.store().payload_pages();
             self.store().verify_checkpoint()?;
             let mut owned: Vec<Extent> = Vec::new();
@@ -285,7 +286,7 @@ impl Bulk for Loading<'_> {
         self.check_empty()?;
         // What is left of the records before are removals.
         keyspace.bring_all_home()?;
-        let _no_sweep = keyspace.sweeper.lock();
+        let _no_sweep = keyspace.sweeps.sweeper.lock();
         let redo = keyspace.context.log.last_lsn();
         let tree = Arc::new(self.tree.take().expect("it is not installed"));
         let live = self.loaded.extents();

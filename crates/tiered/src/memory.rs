@@ -37,7 +37,7 @@ impl Tiered {
 
     /// Bytes of memory that are neither the tier's nor pages'.
     fn others(&self) -> u64 {
-        self.values.bytes() + self.pre_images.memory_bytes() + self.admission.load().bytes()
+        self.values.bytes() + self.pre_images.memory_bytes() + self.chosen.admission.load().bytes()
     }
 
     /// Bytes that all inner nodes take: with them in memory a lookup reads one page at most.
@@ -52,7 +52,8 @@ impl Tiered {
         let others = self.others();
         let both = target.saturating_sub(others);
         let least = self.cache_bytes_min().max(self.node_bytes().min(both / 2));
-        let tier = self.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);
+        let tier =
+            self.chosen.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);
         self.hot.resize(tier);
         self.follow_admission(tier);
         let pages = both.saturating_sub(tier).max(self.cache_bytes_min());
@@ -68,9 +69,11 @@ impl Tiered {
 
     /// Lets admission remember as much as suits a tier of this size, and go by what was chosen.
     fn follow_admission(&self, tier: u64) {
-        let now = self.admission.load();
-        if !now.suits(self.tuning.promotion(), tier) {
-            self.admission.store(Arc::new(Admission::new(self.tuning.promotion(), tier)));
+        let now = self.chosen.admission.load();
+        if !now.suits(self.chosen.tuning.promotion(), tier) {
+            self.chosen
+                .admission
+                .store(Arc::new(Admission::new(self.chosen.tuning.promotion(), tier)));
         }
     }
 

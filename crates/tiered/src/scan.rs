@@ -65,7 +65,8 @@ impl Tiered {
         loop {
             let start = from(&near, is_forward);
             self.hot.range(start.as_deref(), direction, most, &mut piece);
-            if is_forward && hidden.is_none() && self.tuning.keeps_records() {
+            self.note_removals(&piece);
+            if is_forward && hidden.is_none() && self.chosen.tuning.keeps_records() {
                 let covered = covered(&piece, &near, request);
                 let count = covered.records.len();
                 if count > 0 || covered.next.as_ref() != Some(&near) {
@@ -157,6 +158,20 @@ type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 fn bounds(of: &OwnedBounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (of.0.as_ref().map(Vec::as_slice), of.1.as_ref().map(Vec::as_slice))
+}
+
+/// Removals of a piece from which on they are merged for the sake of ranges. With fewer, each costs a merge; with
+/// more, the first record of a queue costs all of them.
+const REMOVALS_MAX: usize = 32;
+
+impl Tiered {
+    /// Notes where a piece of the tier has many removals that are to be merged.
+    fn note_removals(&self, piece: &Piece) {
+        let mut removed = piece.records.iter().filter(|one| one.is_dirty && one.value.is_none());
+        if let Some(record) = removed.nth(REMOVALS_MAX) {
+            self.met_removals(record.key);
+        }
+    }
 }
 
 /// The part of a range from `near` on that the tier's piece covers, and whether the range goes on behind it.

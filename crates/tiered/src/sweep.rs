@@ -8,6 +8,7 @@
 use std::cell::Cell;
 
 use spinney_access::Change;
+use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, Result, probe};
 use spinney_hot::{Hand, Records};
 
@@ -18,11 +19,23 @@ const LAPS_MAX: u32 = 8;
 /// Dirty records are merged for the sake of room while at least this many of four are dirty.
 const DIRTY_FOURTHS: u64 = 3;
 
+/// Most places of removals that are noted for the background.
+const MET_MAX: usize = 64;
+
 /// Who sweeps: where it is in the order of the keys, and what it has taken.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
     pub(crate) hand: Hand,
     victims: Records,
+}
+
+/// Sweeps of a keyspace.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps {
+    /// Held by the one thread that sweeps (H17).
+    pub(crate) sweeper: Mutex<Sweeper>,
+    /// Where ranges passed over many removals.
+    met: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Tiered {
@@ -34,7 +47,7 @@ impl Tiered {
         if self.hot.reserve(key, value) {
             return Ok(());
         }
-        let mut sweeper = self.sweeper.lock();
+        let mut sweeper = self.sweeps.sweeper.lock();
         let mut laps = 0;
         loop {
             if self.hot.reserve(key, value) {
@@ -50,7 +63,7 @@ impl Tiered {
 
     /// Whether the background should sweep, so that writers find room.
     pub(crate) fn wants_sweep(&self) -> bool {
-        let is_due = match self.tuning.keeps_records() {
+        let is_due = match self.chosen.tuning.keeps_records() {
             true => self.hot.is_full() && self.is_mostly_dirty(),
             false => self.hot.bytes() > self.hot.target() / 2,
         };
@@ -68,7 +81,7 @@ impl Tiered {
         let Sweeper { hand, victims } = sweeper;
         victims.clear();
         let begin = hand.at().to_vec();
-        let keeps = self.tuning.keeps_records();
+        let keeps = self.chosen.tuning.keeps_records();
         if !keeps {
             self.hot.take_along(&begin, None, victims);
             self.bring_home(victims)?;
@@ -76,7 +89,7 @@ impl Tiered {
             self.hot.pass(&begin, false, &mut Records::default());
         }
         let passed = self.hot.advance(hand, false, victims);
-        self.admission.load().note(passed);
+        self.chosen.admission.load().note(passed);
         let stays = passed.records - passed.asked - passed.left;
         if keeps && stays > 0 && (takes_dirty || self.is_mostly_dirty()) {
             let end = Some(hand.at()).filter(|at| !at.is_empty());
@@ -90,6 +103,23 @@ impl Tiered {
         Ok(hand.at().is_empty())
     }
 
+    /// Notes that a range has passed over removals at a key.
+    pub(crate) fn met_removals(&self, at: &[u8]) {
+        if let Some(mut met) = self.sweeps.met.try_lock()
+            && met.len() < MET_MAX
+            && met.last().is_none_or(|last| last != at)
+        {
+            met.push(at.to_vec());
+        }
+    }
+
+    /// Merges removals that ranges passed over; says whether there were any.
+    pub(crate) fn sweep_removals(&self) -> Result<bool> {
+        let met = std::mem::take(&mut *self.sweeps.met.lock());
+        self.sweep_keys(&met)?;
+        Ok(!met.is_empty())
+    }
+
     /// Merges all records that are dirty now into the tree.
     ///
     /// # Errors
@@ -98,7 +128,7 @@ impl Tiered {
         let mut from = Some(Vec::new());
         while let Some(at) = from {
             // Writers that need room have their turn between two leaves.
-            let mut sweeper = self.sweeper.lock();
+            let mut sweeper = self.sweeps.sweeper.lock();
             let victims = &mut sweeper.victims;
             victims.clear();
             from = self.hot.take_along(&at, None, victims);
@@ -112,7 +142,7 @@ impl Tiered {
     /// # Errors
     /// As [`Tiered::reserve`].
     pub(crate) fn sweep_keys(&self, keys: &[Vec<u8>]) -> Result<()> {
-        let mut sweeper = self.sweeper.lock();
+        let mut sweeper = self.sweeps.sweeper.lock();
         for key in keys {
             sweeper.victims.clear();
             self.hot.take_along(key, None, &mut sweeper.victims);
