@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwap, Guard};
 
 use spinney_access::{BTree, TreeRoot};
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{Error, Lsn, Result, Stalls, probe};
@@ -435,6 +436,9 @@ impl Engine for Tiered {
         stats.records_cached = self.hot.len();
         stats.records_dirty = self.hot.dirty();
         stats.cache_bytes = self.hot.bytes() + self.cache.used();
+        let pages = self.tree().map_or(0, |tree| tree.pages() * tree.page_bytes());
+        stats.pages = pages / PAGE_BYTES as u64 + self.store().payload_pages();
+        stats.page_cache_bytes = self.cache.used();
         stats.live_bytes = self.data_bytes();
         stats.checkpoints = self.progress.checkpoints.load(SeqCst);
         stats

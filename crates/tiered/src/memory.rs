@@ -6,7 +6,8 @@
 use spinney_base::shim::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
-use spinney_hot::Admission;
+use spinney_hot::{Admission, Hand};
+use spinney_records::Side;
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
 
@@ -64,7 +65,20 @@ impl Tiered {
                 self.make_frames();
             }
         }
-        self.context.memory.set_used(self.hot.bytes() + self.cache.used() + others);
+        self.tell_account(both, others);
+    }
+
+    /// Tells the account what is used, whether more could be, and what the last bytes were worth.
+    fn tell_account(&self, both: u64, others: u64) {
+        let (account, cache) = (&self.context.memory, self.cache.stats());
+        let tier = self.hot.bytes();
+        account.set_used(tier + cache.used_bytes + others);
+        // What was never short of memory has no use for more.
+        let is_short = cache.evicted > 0 || self.hot.is_full();
+        account.set_full(is_short && tier + cache.used_bytes >= both / 8 * 7);
+        let records = Side { worth: self.hot.soon_hits(), bytes: tier / Hand::SOON_PART };
+        let pages = Side { worth: cache.regretted, bytes: cache.regret_bytes };
+        account.set_worth(self.chosen.worth.lock().follow(&[records, pages]));
     }
 
     /// Lets admission remember as much as suits a tier of this size, and go by what was chosen.

@@ -7,9 +7,12 @@
 use arc_swap::ArcSwap;
 use spinney_base::ValueRef;
 use spinney_base::runtime::SplitMix;
+use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Found;
 use spinney_hot::{Admission, Promotion, Records, Seen};
+
+use spinney_records::Worth;
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
 use crate::options::Tuning;
@@ -21,6 +24,8 @@ pub(crate) struct Chosen {
     pub(crate) admission: ArcSwap<Admission>,
     /// Draws of [`Admission::admits`] so far.
     draws: AtomicU64,
+    /// What the memory has been worth.
+    pub(crate) worth: Mutex<Worth>,
 }
 
 impl Default for Chosen {
@@ -30,6 +35,7 @@ impl Default for Chosen {
             tuning: Tuning::default(),
             admission: ArcSwap::from_pointee(admission),
             draws: AtomicU64::new(0),
+            worth: Mutex::default(),
         }
     }
 }

@@ -19,6 +19,10 @@ const LAPS_MAX: u32 = 8;
 /// Dirty records are merged for the sake of room while at least this many of four are dirty.
 const DIRTY_FOURTHS: u64 = 3;
 
+/// Leaves of the tier that the background merges at once.
+const SWEEPS_AT_ONCE: u64 = 4;
+/// Leaves of the tier that it passes at once where the tier has too many.
+const PASSES_AT_ONCE: u64 = 256;
 /// Most places of removals that are noted for the background.
 const MET_MAX: usize = 64;
 
@@ -61,8 +65,24 @@ impl Tiered {
         }
     }
 
+    /// Sweeps so that writers find room, and follows a target that has shrunk; says whether it did something.
+    pub(crate) fn sweep_in_background(&self) -> Result<bool> {
+        let is_over = self.hot.bytes() > self.hot.target();
+        if !is_over && !self.wants_sweep() {
+            return Ok(false);
+        }
+        let Some(mut sweeper) = self.sweeps.sweeper.try_lock() else { return Ok(false) };
+        for _ in 0..if is_over { PASSES_AT_ONCE } else { SWEEPS_AT_ONCE } {
+            if is_over && self.hot.bytes() <= self.hot.target() {
+                break;
+            }
+            self.sweep(&mut sweeper, true)?;
+        }
+        Ok(true)
+    }
+
     /// Whether the background should sweep, so that writers find room.
-    pub(crate) fn wants_sweep(&self) -> bool {
+    fn wants_sweep(&self) -> bool {
         let is_due = match self.chosen.tuning.keeps_records() {
             true => self.hot.is_full() && self.is_mostly_dirty(),
             false => self.hot.bytes() > self.hot.target() / 2,
