@@ -17,7 +17,7 @@ use spinney_records::Worth;
 use crate::engine::{TIER_BYTES_MIN, Tiered};
 use crate::options::Tuning;
 
-/// What was chosen of a keyspace, and who comes to be kept.
+/// What was chosen of a keyspace, and which records are kept.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) tuning: Tuning,
