@@ -20,8 +20,9 @@
 //! everything up to the redo LSN is in the root; later records may be there, too, and replay applies them
 //! again. Migration is never logged.
 //!
-//! **Large values.** A put over a record of the tier supersedes what that names; over a key that only the tree
-//! has, the merge does when it replaces the record. A value that was superseded before a checkpoint began is
+//! **Large values.** A put over a dirty record of the tier supersedes what that names. What a clean record names
+//! the tree names, too, and the merge that replaces it there supersedes it. What a sweep has copied comes to
+//! the tree, or the sweep says that it was lost (rule H23). A value that was superseded before a checkpoint began is
 //! not named by its root; one that was superseded later may be, and is listed.
 //!
 //! **Invariants**
