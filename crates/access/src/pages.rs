@@ -86,7 +86,7 @@ pub(crate) struct CowPages {
     fill: Fill,
 }
 
-/// How full leaves are: a moving average over those that were changed or written anew, for estimates.
+/// How full leaves are: a moving average over those that were changed or written, for estimates.
 #[derive(Debug)]
 struct Fill(AtomicU64);
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Driver, Knobs, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, Knobs, OpenConfig, Session, Store, Terms, prefix_end};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -44,6 +44,10 @@ impl Driver for BfTreeDriver {
 
     fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
         refuse_knobs("bf-tree", knobs, &[MEMORY_LIMIT])
+    }
+
+    fn reopens(&self) -> bool {
+        false
     }
 
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
@@ -123,6 +127,28 @@ impl Session for BfTreeSession {
         let mut scan = scan.map_err(|error| Error::invalid(format!("bf-tree: {error:?}")))?;
         while let Some((key, value)) = scan.next(&mut self.buffer) {
             visit(&self.buffer[..key], &self.buffer[key..key + value]);
+        }
+        Ok(())
+    }
+
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let fields = ScanReturnField::KeyAndValue;
+        let scan = match prefix_end(prefix) {
+            Some(end) => self.tree.scan_with_end_key(prefix, &end, fields),
+            None => self.tree.scan_with_count(prefix, limit, fields),
+        };
+        let mut scan = scan.map_err(|error| Error::invalid(format!("bf-tree: {error:?}")))?;
+        for _ in 0..limit {
+            let Some((key, value)) = scan.next(&mut self.buffer) else { break };
+            // The end may be a key itself.
+            if self.buffer[..key].starts_with(prefix) {
+                visit(&self.buffer[..key], &self.buffer[key..key + value]);
+            }
         }
         Ok(())
     }

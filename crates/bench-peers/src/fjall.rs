@@ -139,4 +139,17 @@ impl Session for FjallSession {
         }
         Ok(())
     }
+
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        for record in self.records.prefix(prefix).take(limit) {
+            let (key, value) = record.into_inner().map_err(failed)?;
+            visit(&key, &value);
+        }
+        Ok(())
+    }
 }

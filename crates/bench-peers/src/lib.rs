@@ -38,7 +38,9 @@ use spinney_bench::driver::Knobs;
 pub fn drivers() -> Vec<Box<dyn Driver>> {
     vec![
         #[cfg(feature = "rocksdb")]
-        Box::new(Rocks),
+        Box::new(Rocks::BLOCKS),
+        #[cfg(feature = "rocksdb")]
+        Box::new(Rocks::ROWS),
         #[cfg(feature = "lmdb")]
         Box::new(Lmdb),
         #[cfg(feature = "redb")]

@@ -157,4 +157,21 @@ impl Session for LmdbSession {
         };
         read().map_err(|error| failed(&error))
     }
+
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let mut read = || {
+            let transaction = self.env.read_txn()?;
+            for record in self.records.prefix_iter(&transaction, prefix)?.take(limit) {
+                let (key, value) = record?;
+                visit(key, value);
+            }
+            heed::Result::Ok(())
+        };
+        read().map_err(|error| failed(&error))
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use redb::{Builder, Database, ReadableDatabase, TableDefinition};
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Driver, Knobs, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, Knobs, OpenConfig, Session, Store, Terms, prefix_end};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -136,6 +136,26 @@ impl Session for RedbSession {
         let transaction = self.db.begin_read().map_err(failed)?;
         let table = transaction.open_table(RECORDS).map_err(failed)?;
         for record in table.range(start..).map_err(failed)?.take(limit) {
+            let (key, value) = record.map_err(failed)?;
+            visit(key.value(), value.value());
+        }
+        Ok(())
+    }
+
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let transaction = self.db.begin_read().map_err(failed)?;
+        let table = transaction.open_table(RECORDS).map_err(failed)?;
+        let end = prefix_end(prefix);
+        let records = match &end {
+            Some(end) => table.range(prefix..&end[..]),
+            None => table.range(prefix..),
+        };
+        for record in records.map_err(failed)?.take(limit) {
             let (key, value) = record.map_err(failed)?;
             visit(key.value(), value.value());
         }

@@ -10,7 +10,11 @@
 //! | `osm-like` | 8 bytes, clustered at every scale like cells of a street map |
 //! | `amazon-like` | 8 bytes, a smooth bending curve like identifiers of a shop |
 //! | `words` | 12 to 18 letters that can be pronounced |
+//! | `groups` | 8 bytes; groups of 2 to 10 share the first seven ([`groups`]) |
 //! | `file:PATH` | the distinct lines of a file, held in memory |
+
+pub mod groups;
+mod sorted;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,6 +25,7 @@ use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, Result};
 
 use crate::cascade::{Cascade, Shape};
+pub use crate::dataset::sorted::{OrderedKeys, SortedKeys};
 use crate::permutation::{Permutation, mix_bits, mix64};
 
 /// The name of a data set, as options and rows carry it.
@@ -35,6 +40,8 @@ pub enum DatasetName {
     AmazonLike,
     /// Pronounceable text.
     Words,
+    /// Groups of neighbours.
+    Groups,
     /// The lines of a file.
     File(PathBuf),
 }
@@ -46,6 +53,7 @@ impl fmt::Display for DatasetName {
             DatasetName::OsmLike => f.write_str("osm-like"),
             DatasetName::AmazonLike => f.write_str("amazon-like"),
             DatasetName::Words => f.write_str("words"),
+            DatasetName::Groups => f.write_str("groups"),
             DatasetName::File(path) => write!(f, "file:{}", path.display()),
         }
     }
@@ -60,10 +68,11 @@ impl FromStr for DatasetName {
             "osm-like" => Ok(DatasetName::OsmLike),
             "amazon-like" => Ok(DatasetName::AmazonLike),
             "words" => Ok(DatasetName::Words),
+            "groups" => Ok(DatasetName::Groups),
             _ => match text.strip_prefix("file:") {
                 Some(path) if !path.is_empty() => Ok(DatasetName::File(path.into())),
                 _ => Err(Error::invalid(format!(
-                    "unknown dataset {text:?}: uniform, osm-like, amazon-like, words or file:PATH"
+                    "unknown dataset {text:?}: uniform, osm-like, amazon-like, words, groups or file:PATH"
                 ))),
             },
         }
@@ -96,6 +105,7 @@ enum Kind {
     Uniform,
     Clustered { cascade: Cascade, order: Permutation, count: u64 },
     Words,
+    Groups { order: Permutation, count: u64 },
     Lines { lines: Lines, order: Permutation },
 }
 
@@ -133,6 +143,9 @@ impl Dataset {
             DatasetName::OsmLike => clustered(Shape::Rough),
             DatasetName::AmazonLike => clustered(Shape::Smooth),
             DatasetName::Words => Kind::Words,
+            DatasetName::Groups => {
+                Kind::Groups { order: order(records.max(1)), count: records.max(1) }
+            }
             DatasetName::File(path) => {
                 let lines = Lines::read(path, records)?;
                 let order = order(lines.count());
@@ -163,10 +176,15 @@ impl Dataset {
         key.extend_from_slice(&(base | mix_bits(index, DRIFT_BITS, self.seed)).to_be_bytes());
     }
 
+    /// Makes `prefix` what the keys of a group begin with; of `groups` alone.
+    pub fn group_prefix(&self, group: u64, prefix: &mut Vec<u8>) {
+        groups::prefix(group, self.seed, prefix);
+    }
+
     /// The keys of the first `records` records, ascending.
     #[must_use]
     pub fn sorted_keys(&self, records: u64) -> SortedKeys {
-        let mut sorted = SortedKeys { bytes: Vec::new(), places: Vec::new() };
+        let mut sorted = SortedKeys::default();
         let mut key = Vec::new();
         for ordinal in 0..records {
             self.key(ordinal, &mut key);
@@ -197,6 +215,10 @@ impl Dataset {
                     key.push(b'-');
                 }
             }
+            Kind::Groups { order, count } => {
+                let number = ordinal / count * count + order.at(ordinal % count);
+                groups::key(number, absent, self.seed, key);
+            }
             Kind::Lines { lines, order } => {
                 let count = lines.count();
                 key.extend_from_slice(lines.line(order.at(ordinal % count)));
@@ -209,65 +231,6 @@ impl Dataset {
                 }
             }
         }
-    }
-}
-
-/// Keys in order, end to end in memory: 24 bytes each and what they are long.
-#[derive(Debug)]
-pub struct SortedKeys {
-    bytes: Vec<u8>,
-    places: Vec<KeyPlace>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct KeyPlace {
-    /// The first eight bytes, filled up with zeros: keys that differ there are not looked up.
-    head: u64,
-    start: usize,
-    length: u16,
-}
-
-impl SortedKeys {
-    fn push(&mut self, key: &[u8]) {
-        let mut head = [0; 8];
-        let length = key.len().min(8);
-        head[..length].copy_from_slice(&key[..length]);
-        self.places.push(KeyPlace {
-            head: u64::from_be_bytes(head),
-            start: self.bytes.len(),
-            length: u16::try_from(key.len()).expect("keys are shorter than 64 KiB"),
-        });
-        self.bytes.extend_from_slice(key);
-    }
-
-    fn sort(&mut self) {
-        let SortedKeys { bytes, places } = self;
-        places.sort_unstable_by(|a, b| {
-            a.head.cmp(&b.head).then_with(|| a.of(bytes).cmp(b.of(bytes)))
-        });
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
-    /// All of them, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.places.iter().map(|place| place.of(&self.bytes))
-    }
-}
-
-impl KeyPlace {
-    fn of(self, bytes: &[u8]) -> &[u8] {
-        &bytes[self.start..self.start + usize::from(self.length)]
     }
 }
 
@@ -337,13 +300,14 @@ impl Lines {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::sync::Arc;
 
     fn names() -> (tempfile::TempDir, Vec<DatasetName>) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lines");
         let text: String = (0..3000).map(|line| format!("line {line}\r\n")).collect();
         std::fs::write(&path, text).unwrap();
-        let names = ["uniform", "osm-like", "amazon-like", "words"]
+        let names = ["uniform", "osm-like", "amazon-like", "words", "groups"]
             .map(|name| name.parse().unwrap())
             .into_iter()
             .chain([DatasetName::File(path)])
@@ -402,6 +366,16 @@ mod tests {
             let sorted = dataset.sorted_keys(2000);
             assert_eq!(sorted.len(), 2000);
             assert!(sorted.iter().eq(keys.iter().map(Vec::as_slice)), "{name}");
+            let dataset = Arc::new(dataset);
+            for part in [100, 300, 2000, 10_000] {
+                let mut ordered = OrderedKeys::in_parts_of(dataset.clone(), 2000, part);
+                let mut key = Vec::new();
+                for expected in &keys {
+                    assert!(ordered.next_into(&mut key), "{name}");
+                    assert_eq!(&key, expected, "{name}, parts of {part}");
+                }
+                assert!(!ordered.next_into(&mut key), "{name}");
+            }
         }
     }
 
@@ -424,7 +398,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for text in ["uniform", "osm-like", "amazon-like", "words", "file:a/b"] {
+        for text in ["uniform", "osm-like", "amazon-like", "words", "groups", "file:a/b"] {
             assert_eq!(text.parse::<DatasetName>().unwrap().to_string(), text);
         }
         assert!("file:".parse::<DatasetName>().is_err());
@@ -434,7 +408,7 @@ mod tests {
     #[test]
     fn a_short_file_is_refused() {
         let (_directory, names) = names();
-        let error = Dataset::open(&names[4], 3001, 1).unwrap_err();
+        let error = Dataset::open(names.last().unwrap(), 3001, 1).unwrap_err();
         assert!(error.to_string().contains("3000 distinct lines"), "{error}");
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! Zipf ranks are drawn by rejection-inversion (Hörmann and Derflinger 1996): exact for every
 //! exponent and count, with no sum over the records. YCSB's own sampler (Gray et al.) is an
-//! approximation of the same law that is a few percent off on the first ranks.
+//! approximation of the same law that is a few percent off on the first ranks. [`authors`] is one
+//! with an error, kept to compare with what was published.
+
+pub mod authors;
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +13,48 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, Result};
+
+use crate::distribution::authors::Authors;
+
+/// What draws ranks from the Zipf law.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Generator {
+    /// [`Zipf`], which follows the law.
+    #[default]
+    Exact,
+    /// [`Authors`], which does not.
+    Authors,
+}
+
+impl Generator {
+    /// The name used in options and rows.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Generator::Exact => "exact",
+            Generator::Authors => "authors",
+        }
+    }
+}
+
+impl fmt::Display for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Generator {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "exact" => Ok(Generator::Exact),
+            "authors" => Ok(Generator::Authors),
+            _ => Err(Error::invalid(format!("unknown generator {text:?}: exact or authors"))),
+        }
+    }
+}
 
 /// How records are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,20 +194,46 @@ pub struct Chooser {
 #[derive(Clone, Debug)]
 enum Kind {
     Uniform,
-    Scattered(Zipf),
-    Latest(Zipf),
+    Scattered(Ranks),
+    Latest(Ranks),
+}
+
+/// Ranks by the law, or nearly.
+#[derive(Clone, Debug)]
+enum Ranks {
+    Exact(Zipf),
+    Authors(Authors),
+}
+
+impl Ranks {
+    fn rank(&self, random: &mut SplitMix) -> u64 {
+        match self {
+            Ranks::Exact(zipf) => zipf.rank(random),
+            Ranks::Authors(authors) => authors.rank(fraction(random)),
+        }
+    }
 }
 
 impl Chooser {
     /// Chooses among `count` records, at least one.
     #[must_use]
-    pub fn new(distribution: Distribution, theta: f64, count: u64) -> Self {
+    pub fn new(distribution: Distribution, generator: Generator, theta: f64, count: u64) -> Self {
+        let ranks = || match generator {
+            Generator::Exact => Ranks::Exact(Zipf::new(count, theta)),
+            Generator::Authors => Ranks::Authors(Authors::new(count, theta)),
+        };
         let kind = match distribution {
             Distribution::Uniform => Kind::Uniform,
-            Distribution::Zipfian => Kind::Scattered(Zipf::new(count, theta)),
-            Distribution::Latest => Kind::Latest(Zipf::new(count, theta)),
+            Distribution::Zipfian => Kind::Scattered(ranks()),
+            Distribution::Latest => Kind::Latest(ranks()),
         };
         Chooser { count, kind }
+    }
+
+    /// Number of ordinals that it chooses among.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
     }
 
     /// The next ordinal. `limit` says where the inserted records end now, at least the count; only
@@ -243,9 +314,13 @@ mod tests {
     #[test]
     fn choices_stay_among_the_records() {
         let mut random = SplitMix(7);
-        for distribution in [Distribution::Uniform, Distribution::Zipfian, Distribution::Latest] {
+        let distributions = [Distribution::Uniform, Distribution::Zipfian, Distribution::Latest];
+        let generators = [Generator::Exact, Generator::Authors];
+        for (distribution, generator) in
+            distributions.iter().flat_map(|one| generators.map(|generator| (*one, generator)))
+        {
             for count in [1, 2, 1000] {
-                let chooser = Chooser::new(distribution, 0.99, count);
+                let chooser = Chooser::new(distribution, generator, 0.99, count);
                 for _ in 0..2000 {
                     let ordinal = chooser.next(&mut random, || count + 5, 0);
                     assert!(ordinal < count + 5);
@@ -257,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_salt_moves_the_hot_set() {
-        let chooser = Chooser::new(Distribution::Zipfian, 0.99, 1_000_000);
+        let chooser = Chooser::new(Distribution::Zipfian, Generator::Exact, 0.99, 1_000_000);
         let hot = |salt| {
             let mut random = SplitMix(1);
             let mut counts = std::collections::HashMap::new();

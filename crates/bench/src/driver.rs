@@ -16,7 +16,7 @@ pub type Knobs = BTreeMap<String, String>;
 /// How to open an engine.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
-    /// An empty directory of the engine's own.
+    /// A directory of the engine's own: empty, or as a killed process of it left it.
     pub directory: PathBuf,
     /// Bytes of memory that the engine may use for everything together.
     pub memory: u64,
@@ -32,6 +32,9 @@ pub struct OpenConfig {
     pub knobs: Knobs,
 }
 
+/// A record of a bulk load.
+pub type Loaded = (Vec<u8>, Vec<u8>);
+
 /// A kind of engine.
 pub trait Driver: Send + Sync {
     /// The bare name, as `--engines` takes it.
@@ -46,7 +49,13 @@ pub trait Driver: Send + Sync {
     /// `InvalidArgument` for an option that the engine does not have or a value out of range.
     fn check_knobs(&self, knobs: &Knobs) -> Result<()>;
 
-    /// Opens it on an empty directory.
+    /// Whether it finds after the death of its process what it had flushed before. By default it
+    /// does.
+    fn reopens(&self) -> bool {
+        true
+    }
+
+    /// Opens it on a directory that is empty, or on its own.
     ///
     /// # Errors
     /// Whatever the engine says.
@@ -93,6 +102,11 @@ pub trait Store: Send + Sync {
     /// The memory of some keyspaces together. By default it does not tell.
     fn memory_of(&self, _keyspaces: &[usize]) -> Option<KeyspaceMemory> {
         None
+    }
+
+    /// Whether [`Session::bulk_load`] has a way of the engine's own. By default it has none.
+    fn has_bulk_load(&self) -> bool {
+        false
     }
 
     /// What the engine really does, where that differs from what was asked for.
@@ -143,6 +157,18 @@ pub trait Session: Send {
     /// Whatever the engine says.
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
+    /// Writes records with ascending keys into a keyspace that is empty. By default one after the
+    /// other.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn bulk_load(&mut self, records: &mut dyn Iterator<Item = Loaded>) -> Result<()> {
+        for (key, value) in records {
+            self.insert(&key, &value)?;
+        }
+        Ok(())
+    }
+
     /// Writes a record that is there.
     ///
     /// # Errors
@@ -167,6 +193,33 @@ pub trait Session: Send {
         limit: usize,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()>;
+
+    /// Shows the records whose keys begin with `prefix`, at most `limit`, in key order. By default a
+    /// scan of `limit` records of which the others are not shown.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        self.scan(prefix, limit, &mut |key, value| {
+            if key.starts_with(prefix) {
+                visit(key, value);
+            }
+        })
+    }
+}
+
+/// The least key above all that begin with `prefix`; `None` if there is none.
+#[must_use]
+pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
 }
 
 /// What ranges read, since an engine was opened.
@@ -221,4 +274,17 @@ pub struct Terms {
     pub memory_limited: bool,
     /// What a reader of the table must know, a sentence each.
     pub notes: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_one() {
+        assert_eq!(prefix_end(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(prefix_end(&[7, 255, 255]), Some(vec![8]));
+        assert_eq!(prefix_end(&[255, 255]), None);
+        assert_eq!(prefix_end(&[]), None);
+    }
 }

@@ -8,7 +8,7 @@
 //! Read [`plan`] first (what a run is), then [`dataset`] and [`value`] (keys and values),
 //! [`distribution`] (which key next), [`driver`] (what an engine must do), `worker` and [`runner`]
 //! (the threads), [`parent`] and `processes` (processes, files), `table` and `conclusion` (what
-//! people read). [`append`], [`conflicts`] and [`snapshot`] are runs of their own, in one process.
+//! people read). [`recovery`] is about engines that were killed. [`append`], [`conflicts`] and [`snapshot`] are runs of their own, in one process.
 //!
 //! Workloads of transactions that are compared with peers have drivers, plans and tables of their
 //! own: [`transactional`], then [`tpcc`] and [`smallbank`]. They share `processes` with the others.
@@ -23,6 +23,7 @@ pub mod paper;
 pub mod parent;
 pub mod plan;
 pub mod record;
+pub mod recovery;
 pub mod row;
 pub mod runner;
 pub mod shape;

@@ -4,7 +4,7 @@ use spinney::{Db, EngineKind, EngineStats, Keyspace, KeyspaceOptions, Options};
 use spinney_base::{Error, Result};
 
 use crate::driver::{
-    Counters, Driver, KeyspaceMemory, Knobs, OpenConfig, Scanned, Session, Store, Terms,
+    Counters, Driver, KeyspaceMemory, Knobs, Loaded, OpenConfig, Scanned, Session, Store, Terms,
 };
 use crate::plan::{Durability, TornWrites};
 use crate::shape::Shape;
@@ -19,12 +19,19 @@ const POLL_READS: &str = "poll-reads";
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     kind: EngineKind,
+    /// Name in output, if it is not the engine's, and options that go with it.
+    variant: Option<(&'static str, &'static [(&'static str, &'static str)])>,
 }
+
+/// The base of Tiered-Indexing: the same tree of pages without a tier for reads.
+const ONE_TIER: Own =
+    Own { kind: EngineKind::TwoBTree, variant: Some(("btree", &[("tiers", "1")])) };
 
 /// All of our engines.
 #[must_use]
 pub fn drivers() -> Vec<Box<dyn Driver>> {
-    EngineKind::ALL.into_iter().map(|kind| Box::new(Own { kind }) as Box<dyn Driver>).collect()
+    let own = EngineKind::ALL.into_iter().map(|kind| Own { kind, variant: None });
+    own.chain([ONE_TIER]).map(|own| Box::new(own) as Box<dyn Driver>).collect()
 }
 
 /// Whether reads poll, and the options of a keyspace of an engine.
@@ -60,9 +67,20 @@ struct OwnSession {
     keyspace: Keyspace,
 }
 
+impl Own {
+    /// Whether reads poll, and the options of a keyspace.
+    fn options(&self, knobs: &Knobs) -> Result<(bool, KeyspaceOptions)> {
+        let (poll_reads, mut options) = options(self.kind, knobs)?;
+        for (name, value) in self.variant.iter().flat_map(|(_, options)| *options) {
+            options = options.set(name, value)?;
+        }
+        Ok((poll_reads, options))
+    }
+}
+
 impl Driver for Own {
     fn name(&self) -> &'static str {
-        self.kind.name()
+        self.variant.map_or(self.kind.name(), |(name, _)| name)
     }
 
     fn is_peer(&self) -> bool {
@@ -70,7 +88,7 @@ impl Driver for Own {
     }
 
     fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
-        options(self.kind, knobs).map(|_| ())
+        self.options(knobs).map(|_| ())
     }
 
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
@@ -83,7 +101,7 @@ impl Driver for Own {
             TornWrites::DoubleWrite => spinney::TornWrites::DoubleWrite,
             TornWrites::Assume4k => spinney::TornWrites::Assume4k,
         };
-        let (poll_reads, keyspace_options) = options(self.kind, &config.knobs)?;
+        let (poll_reads, keyspace_options) = self.options(&config.knobs)?;
         let options = Options::default()
             .memory(config.memory)
             .poll_reads(poll_reads)
@@ -154,6 +172,10 @@ impl Store for OwnStore {
         }))
     }
 
+    fn has_bulk_load(&self) -> bool {
+        true
+    }
+
     fn terms(&self) -> Terms {
         let stats = self.db.stats();
         Terms {
@@ -195,6 +217,10 @@ impl Session for OwnSession {
         self.keyspace.insert(key, value)
     }
 
+    fn bulk_load(&mut self, records: &mut dyn Iterator<Item = Loaded>) -> Result<()> {
+        self.keyspace.bulk_load(records).map(|_| ())
+    }
+
     fn remove(&mut self, key: &[u8]) -> Result<()> {
         self.keyspace.remove(key)
     }
@@ -206,6 +232,18 @@ impl Session for OwnSession {
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
         let mut cursor = self.keyspace.range(start..).limit(limit);
+        while let Some((key, value)) = cursor.next_ref()? {
+            visit(key, value);
+        }
+        Ok(())
+    }
+    fn prefix(
+        &mut self,
+        prefix: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let mut cursor = self.keyspace.prefix(prefix).limit(limit);
         while let Some((key, value)) = cursor.next_ref()? {
             visit(key, value);
         }

@@ -1,14 +1,15 @@
-//! The TreeLine paper's figures as measurements of our own, each with the paper's numbers beside
-//! ours.
+//! Figures of papers as measurements of our own, each with the paper's numbers beside ours.
 //!
-//! [`factors`] is figures 8 and 10 (what each technique gains where it should matter), [`segments`]
-//! is figure 9 and section 5.4.2 (what page grouping makes of keys).
+//! Of TreeLine, [`factors`] is figures 8 and 10 (what each technique gains where it should matter),
+//! [`segments`] is figure 9 and section 5.4.2 (what page grouping makes of keys). [`tiered`] is what
+//! Tiered-Indexing shows of B+trees.
 //!
-//! The paper's machine had a faster disk and its data sets were larger, so ratios are comparable
+//! The papers' machine had a faster disk and its data sets were larger, so ratios are comparable
 //! and rates are not.
 
 pub mod factors;
 pub mod segments;
+pub mod tiered;
 
 use std::io::Write;
 

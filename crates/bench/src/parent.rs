@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufWriter, IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,11 +14,13 @@ use spinney_base::size::display_bytes;
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::conclusion;
+use crate::distribution::Generator;
 use crate::driver::Driver;
 use crate::plan::Plan;
 pub use crate::processes::Interrupted;
 use crate::processes::{self, Ended, misunderstood, tell_parent};
 pub(crate) use crate::processes::{OwnDirectory, interrupted};
+use crate::recovery::{self, Kill, Killed, Points};
 use crate::row::Row;
 use crate::runner::{self, Event};
 use crate::shape::Shape;
@@ -44,6 +47,8 @@ pub struct Run {
     pub json: Option<PathBuf>,
     /// Where to write the time series.
     pub series: Option<PathBuf>,
+    /// Seconds of the last workload after which each engine's process is killed.
+    pub kill_after: Option<f64>,
     /// Arguments that make this program the child of a run.
     pub child_arguments: Vec<String>,
     /// Whether it is to end early.
@@ -68,7 +73,10 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
         std::fs::create_dir(&own)
             .map_err(|error| Error::io(format!("create {}", own.display()), error))?;
         let plan = Plan { directory: own.clone(), ..plan.clone() };
-        results.run_child(&plan, &run.child_arguments, run.interrupted)?;
+        match run.kill_after {
+            Some(seconds) => results.run_and_kill(&plan, seconds, run)?,
+            None => _ = results.run_child(&plan, &run.child_arguments, run.interrupted)?,
+        }
         if !run.keep {
             // The next engine should find the disk as this one did. What is left is removed with
             // the whole directory.
@@ -98,6 +106,16 @@ pub(crate) fn measure(
     arguments: &[String],
     is_interrupted: Interrupted,
 ) -> Result<std::result::Result<Vec<Measured>, String>> {
+    let measured = measure_with_points(plan, arguments, is_interrupted)?;
+    Ok(measured.map(|(lines, _)| lines))
+}
+
+/// As [`measure`], with the time series of the last workload.
+pub(crate) fn measure_with_points(
+    plan: &Plan,
+    arguments: &[String],
+    is_interrupted: Interrupted,
+) -> Result<std::result::Result<(Vec<Measured>, Points), String>> {
     let own = &plan.directory;
     std::fs::create_dir(own)
         .map_err(|error| Error::io(format!("create {}", own.display()), error))?;
@@ -112,7 +130,8 @@ pub(crate) fn measure(
     Ok(if results.failed {
         Err(results.notes.join("; "))
     } else {
-        Ok(results.lines.into_iter().map(|line| (line.row, line.shape)).collect())
+        let lines = results.lines.into_iter().map(|line| (line.row, line.shape)).collect();
+        Ok((lines, results.points.1))
     })
 }
 
@@ -126,11 +145,15 @@ fn headline(plan: &Plan) -> String {
         None => format!("{} s", plan.seconds),
     };
     format!(
-        "{} records of {} B ({} keys), {} {}, {} threads, {} of memory, durability {}, torn writes {}, {length} after {} s of warm-up, seed {}",
+        "{} records of {} B ({} keys, {} load), {} {}, {} threads, {} of memory, durability {}, torn writes {}, {length} after {} s of warm-up, seed {}",
         plan.records,
         plan.record_size,
         plan.dataset,
-        plan.distribution,
+        plan.load,
+        match plan.zipf {
+            Generator::Exact => plan.distribution.to_string(),
+            Generator::Authors => format!("{} by the authors' generator", plan.distribution),
+        },
         plan.theta,
         plan.threads,
         display_bytes(plan.memory),
@@ -145,6 +168,11 @@ fn headline(plan: &Plan) -> String {
 #[derive(Default)]
 struct Results {
     lines: Vec<Line>,
+    /// The time series of the last workload.
+    points: (String, Points),
+    /// When to kill the child: a workload, and the second of its measurement.
+    kill: Option<(String, f64)>,
+    kills: Vec<Killed>,
     notes: Vec<String>,
     internals: Vec<String>,
     failed: bool,
@@ -162,13 +190,9 @@ impl Results {
             Ok(Some((path.clone(), BufWriter::new(file))))
         };
         let mut results = Results {
-            lines: Vec::new(),
-            notes: Vec::new(),
-            internals: Vec::new(),
-            failed: false,
-            interrupted: false,
             json: create(&run.json)?,
             series: create(&run.series)?,
+            ..Results::default()
         };
         append(&mut results.series, "engine,workload,second,operations")?;
         Ok(results)
@@ -183,12 +207,18 @@ impl Results {
         if !self.lines.is_empty() {
             say(out, &table::draw(&self.lines))?;
             say(out, "")?;
+            say(out, &table::io(&self.lines))?;
+            say(out, "")?;
             let means = peer.map(|peer| table::means(&self.lines, peer)).unwrap_or_default();
             for sentence in conclusion::sentences(&self.lines).iter().chain(&means) {
                 say(out, &table::wrap(sentence))?;
             }
             say(out, "")?;
             say(out, table::LEGEND)?;
+            say(out, "")?;
+        }
+        if !self.kills.is_empty() {
+            say(out, &recovery::draw(&self.kills))?;
             say(out, "")?;
         }
         for note in &self.notes {
@@ -207,28 +237,63 @@ impl Results {
         Ok(())
     }
 
+    /// Kills the child in its last workload, and lets another one open what it left.
+    fn run_and_kill(&mut self, plan: &Plan, after: f64, run: &Run) -> Result<()> {
+        let Some(workload) = plan.workloads.last().map(ToString::to_string) else { return Ok(()) };
+        let killed = Plan { kill: Some(Kill::Comes), ..plan.clone() };
+        self.kill = Some((workload.clone(), after));
+        self.points = (workload.clone(), Points::default());
+        let ended = self.run_child(&killed, &run.child_arguments, run.interrupted)?;
+        self.kill = None;
+        if ended != Ended::Killed {
+            return Ok(());
+        }
+        let before = self.points.1.last_rate();
+        let kill = Some(Kill::Came { ops_per_second: before });
+        let reopened = Plan { kill, ..plan.clone() };
+        let waited = plan.seconds;
+        let engine = plan.engine.clone();
+        self.kills.push(Killed {
+            engine,
+            workload,
+            before,
+            open_seconds: 0.0,
+            seconds: None,
+            waited,
+        });
+        let count = self.kills.len();
+        self.run_child(&reopened, &run.child_arguments, run.interrupted)?;
+        if self.kills[count - 1].open_seconds == 0.0 {
+            // It has failed or was interrupted before it was open, and a note says so.
+            self.kills.pop();
+        }
+        Ok(())
+    }
+
     fn run_child(
         &mut self,
         plan: &Plan,
         arguments: &[String],
         is_interrupted: Interrupted,
-    ) -> Result<()> {
+    ) -> Result<Ended> {
         let bar = bar(&plan.engine);
         let hear = &mut |event| self.event(plan, &bar, event);
         let ended = processes::converse(arguments, plan, is_interrupted, hear);
         bar.finish_and_clear();
-        match ended? {
-            Ended::InOrder => {}
+        let ended = ended?;
+        match ended {
+            Ended::InOrder | Ended::Killed => {}
             Ended::Interrupted => self.interrupted = true,
             Ended::Died(status) => {
                 self.failed = true;
                 self.notes.push(format!("{}: died ({status})", plan.engine));
             }
         }
-        Ok(())
+        Ok(ended)
     }
 
-    fn event(&mut self, plan: &Plan, bar: &ProgressBar, event: Event) -> Result<()> {
+    /// Notes an event; a break if it is time to kill the child.
+    fn event(&mut self, plan: &Plan, bar: &ProgressBar, event: Event) -> Result<ControlFlow<()>> {
         match event {
             Event::Progress { workload, fraction, ops_per_second } => {
                 #[expect(
@@ -245,6 +310,21 @@ impl Results {
                     &mut self.series,
                     &format!("{},{workload},{second:.3},{operations}", plan.engine),
                 )?;
+                let is_due = |kill: &(String, f64)| kill.0 == workload && second >= kill.1;
+                let is_due = self.kill.as_ref().is_some_and(is_due);
+                if self.points.0 != workload {
+                    self.points = (workload, Points::default());
+                }
+                self.points.1.push(second, operations);
+                if is_due {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Event::Recovered { open_seconds, seconds, errors } => {
+                self.failed |= errors > 0;
+                if let Some(kill) = self.kills.last_mut() {
+                    (kill.open_seconds, kill.seconds) = (open_seconds, seconds);
+                }
             }
             Event::Done { row, commits_per_flush, shape } => {
                 self.failed |= row.errors > 0;
@@ -267,7 +347,7 @@ impl Results {
                 self.notes.push(format!("{}: failed: {message}", plan.engine));
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -361,6 +441,7 @@ mod tests {
                 explain,
                 json: None,
                 series: None,
+                kill_after: None,
                 child_arguments: Vec::new(),
                 interrupted: || false,
             };
@@ -383,7 +464,7 @@ mod tests {
         for words in sentences {
             assert!(short.contains(words) && long.contains(words), "{words} is not in:\n{short}");
         }
-        for words in ["counter", "pages read/op", "commits/flush", " x rocksdb |"] {
+        for words in ["counter", "pages read", "commits/flush", " x rocksdb |"] {
             assert!(!short.contains(words) && long.contains(words), "{words}:\n{short}\n{long}");
         }
         assert!(short.contains("--explain") && !long.contains("--explain"), "{short}");
@@ -392,18 +473,21 @@ mod tests {
     fn plan(engine: &str) -> Plan {
         use crate::dataset::DatasetName;
         use crate::distribution::Distribution;
-        use crate::plan::{Durability, TornWrites, Workload};
+        use crate::plan::{Durability, LoadOrder, TornWrites, Workload};
         Plan {
             engine: engine.to_owned(),
             workloads: vec![Workload::Load, Workload::Queue],
             records: 1_000_000,
+            load: LoadOrder::Random,
             record_size: 64,
             threads: 4,
             warmup_seconds: 1.0,
             seconds: 3.0,
             operations: None,
+            kill: None,
             distribution: Distribution::Zipfian,
             theta: 0.99,
+            zipf: Generator::Exact,
             memory: 32 << 20,
             durability: Durability::Buffered,
             torn_writes: TornWrites::Auto,

@@ -11,7 +11,13 @@ use spinney_base::limits::{KEYSPACES_MAX, MEMORY_BYTES_MIN};
 use spinney_base::{Error, Result};
 
 use crate::dataset::DatasetName;
-use crate::distribution::Distribution;
+use crate::distribution::{Distribution, Generator};
+use crate::recovery::Kill;
+
+/// Number of records in a scan of `su`.
+const SCAN_UPDATE_RECORDS: usize = 100;
+/// Least number of records of which `groups` reads: one group of every size.
+const GROUPED_RECORDS_MIN: u64 = 54;
 
 /// Everything the child process of one engine needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +28,8 @@ pub struct Plan {
     pub workloads: Vec<Workload>,
     /// Number of records that `load` inserts.
     pub records: u64,
+    /// How `load` inserts them.
+    pub load: LoadOrder,
     /// Bytes of key and value together.
     pub record_size: usize,
     /// Client threads.
@@ -32,10 +40,14 @@ pub struct Plan {
     pub seconds: f64,
     /// Ends each measurement after this many operations instead.
     pub operations: Option<u64>,
+    /// Whether the engine's process is killed in the last workload, or was.
+    pub kill: Option<Kill>,
     /// Distribution of the records, where the workload does not say.
     pub distribution: Distribution,
     /// The exponent of the Zipf law.
     pub theta: f64,
+    /// What draws from the Zipf law.
+    pub zipf: Generator,
     /// The memory budget, in bytes.
     pub memory: u64,
     /// What an acknowledged write survives.
@@ -44,7 +56,7 @@ pub struct Plan {
     pub torn_writes: TornWrites,
     /// The data set.
     pub dataset: DatasetName,
-    /// Number of records in every scan; without it 1 to 100 at random.
+    /// Number of records in every scan; without it 100 in `su`, and 1 to 100 at random elsewhere.
     pub scan_length: Option<usize>,
     /// Number of keys that each operation of `m` reads.
     pub multi_get: usize,
@@ -68,12 +80,35 @@ impl Plan {
     /// # Errors
     /// `InvalidArgument` that names the option.
     pub fn check(&self) -> Result<()> {
+        let last = self.workloads.last();
+        let times = |workload| self.workloads.iter().filter(|one| *one == workload).count();
+        let is_load = |workload: &Workload| *workload == Workload::Load;
         let rules = [
             (self.records > 0, "--records must be at least 1"),
             (self.records < 1 << 36, "--records must be below 2^36"),
             (self.record_size >= 8, "--record-size must be at least 8, the size of a key"),
             (self.threads > 0 && self.threads <= 1024, "--threads must be 1 to 1024"),
             (self.theta > 0.0 && self.theta <= 10.0, "--theta must be above 0 and at most 10"),
+            (
+                self.zipf == Generator::Exact || self.theta < 1.0,
+                "--zipf authors needs a --theta below 1: from there on it draws one record alone",
+            ),
+            (
+                self.kill.is_none() || self.operations.is_none(),
+                "--kill-after counts seconds, so it does not go with --operations",
+            ),
+            (
+                self.kill.is_none() || !self.workloads.iter().any(|one| one.inserts()),
+                "--kill-after is for records that are known: not for d, e, queue and drift",
+            ),
+            (
+                self.kill.is_none() || last.is_some_and(|last| !is_load(last) && times(last) == 1),
+                "--kill-after needs a last workload that is not load, and that is run once",
+            ),
+            (
+                self.load != LoadOrder::Bulk || !self.workloads.iter().skip(1).any(is_load),
+                "--load bulk is for empty keyspaces: load can only be the first workload",
+            ),
             (self.seconds > 0.0 && self.seconds < 1e6, "--seconds must be above 0"),
             ((0.0..1e6).contains(&self.warmup_seconds), "--warmup must be 0 or more seconds"),
             (self.scan_length != Some(0), "--scan-length must be at least 1"),
@@ -88,6 +123,14 @@ impl Plan {
                 self.keyspaces == 1 || !self.workloads.iter().any(|one| one.inserts()),
                 "d, e, queue and drift insert records: --keyspaces must be 1 with them",
             ),
+            (
+                !self.workloads.contains(&Workload::Groups) || self.dataset == DatasetName::Groups,
+                "groups reads the groups of a data set that has some: it needs --dataset groups",
+            ),
+            (
+                !self.workloads.contains(&Workload::Groups) || self.records >= GROUPED_RECORDS_MIN,
+                "groups needs --records of at least 54",
+            ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, message)) => Err(Error::invalid(*message)),
@@ -101,6 +144,13 @@ impl Plan {
         if self.turns > 0.0 { self.keyspaces } else { self.busy }
     }
 
+    /// Number of records in every scan of `workload`; `None` for 1 to 100 at random.
+    #[must_use]
+    pub fn scan_length_of(&self, workload: Workload) -> Option<usize> {
+        let usual = (workload == Workload::Su).then_some(SCAN_UPDATE_RECORDS);
+        self.scan_length.or(usual)
+    }
+
     /// The distribution of `workload` in this run: `d` reads the latest records whatever was asked
     /// for.
     #[must_use]
@@ -109,6 +159,18 @@ impl Plan {
             Workload::D => Distribution::Latest,
             Workload::Load | Workload::Absent | Workload::Queue => Distribution::Uniform,
             _ => self.distribution,
+        }
+    }
+
+    /// The distribution of `workload` as rows name it, with what draws from it.
+    #[must_use]
+    pub fn distribution_name(&self, workload: Workload) -> String {
+        let distribution = self.distribution_of(workload);
+        match self.zipf {
+            Generator::Authors if distribution != Distribution::Uniform => {
+                format!("{distribution}-{}", self.zipf)
+            }
+            _ => distribution.name().to_owned(),
         }
     }
 }
@@ -154,7 +216,8 @@ macro_rules! named {
 named! {
     /// A workload. `a` to `f` are YCSB's.
     Workload, "workload" {
-        /// Inserts every record, in shuffled order, and ends with a flush that counts.
+        /// Inserts every record, in shuffled order unless [`LoadOrder`] says otherwise, and ends with
+        /// a flush that counts.
         Load = "load",
         /// Half reads, half updates.
         A = "a",
@@ -172,6 +235,10 @@ named! {
         S = "s",
         /// Reads of many keys at once.
         M = "m",
+        /// 95 % scans of 100 records, 5 % read-modify-writes.
+        Su = "su",
+        /// Reads of whole groups of 2 to 10 neighbours, by their prefix.
+        Groups = "groups",
         /// Reads of keys that are not there.
         Absent = "absent",
         /// Inserts at the tail, removals at the head, reads of the first: a third each.
@@ -199,6 +266,8 @@ impl Workload {
             Workload::F => "half reads, half read-modify-writes",
             Workload::S => "short scans",
             Workload::M => "reads of many keys at once",
+            Workload::Su => "95 % scans of 100 records, 5 % read-modify-writes",
+            Workload::Groups => "prefix reads of groups of 2 to 10 records",
             Workload::Absent => "reads of keys that are not there",
             Workload::Queue => "inserts at the tail, removals and reads at the head",
             Workload::Drift => "half reads, half inserts at places that move",
@@ -211,6 +280,18 @@ impl Workload {
     /// Whether it inserts records beside those that were loaded.
     fn inserts(self) -> bool {
         matches!(self, Workload::D | Workload::E | Workload::Queue | Workload::Drift)
+    }
+}
+
+named! {
+    /// How `load` inserts records.
+    LoadOrder, "load order" {
+        /// In shuffled order, by all threads.
+        Random = "random",
+        /// In key order, by all threads.
+        Sorted = "sorted",
+        /// In key order, through the engine's bulk load, by one thread.
+        Bulk = "bulk",
     }
 }
 
@@ -249,9 +330,12 @@ mod tests {
         }
         let error = "g".parse::<Workload>().unwrap_err().to_string();
         assert!(
-            error.contains("load, a, b, c, d, e, f, s, m, absent, queue, drift, shift"),
+            error.contains("load, a, b, c, d, e, f, s, m, su, groups, absent, queue, drift, shift"),
             "{error}"
         );
+        for workload in Workload::ALL {
+            assert!(!workload.meaning().is_empty());
+        }
         assert_eq!("assume-4k".parse::<TornWrites>().unwrap(), TornWrites::Assume4k);
         assert!("SYNC".parse::<Durability>().is_err());
     }

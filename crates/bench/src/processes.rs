@@ -6,6 +6,7 @@
 //! directory of the run is removed.
 
 use std::io::{BufRead, BufReader, Write};
+use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -43,6 +44,8 @@ pub(crate) enum Ended {
     InOrder,
     /// It or its parent was interrupted.
     Interrupted,
+    /// Its parent has killed it, since it had heard enough.
+    Killed,
     /// In another way.
     Died(ExitStatus),
 }
@@ -132,12 +135,12 @@ impl Drop for OwnChild {
     }
 }
 
-/// Runs a child with a plan, and passes each event that it reports to `hear`.
+/// Runs a child with a plan, and passes each event that it reports to `hear`. A break kills it.
 pub(crate) fn converse<E: DeserializeOwned>(
     arguments: &[String],
     plan: &impl Serialize,
     is_interrupted: Interrupted,
-    hear: &mut dyn FnMut(E) -> Result<()>,
+    hear: &mut dyn FnMut(E) -> Result<ControlFlow<()>>,
 ) -> Result<Ended> {
     let mut child = OwnChild::start(arguments)?;
     let line = serde_json::to_string(plan).map_err(misunderstood)?;
@@ -155,9 +158,13 @@ pub(crate) fn converse<E: DeserializeOwned>(
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        hear(serde_json::from_str(&line).map_err(|error| {
+        let heard = hear(serde_json::from_str(&line).map_err(|error| {
             misunderstood(format!("the child process said {line:?}: {error}"))
         })?)?;
+        if heard.is_break() {
+            // Dropping the child kills it and waits for its end.
+            return Ok(Ended::Killed);
+        }
     }
     let status = child.wait()?;
     if is_interrupted() || status.signal() == Some(SIGINT) {

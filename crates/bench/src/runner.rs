@@ -8,15 +8,16 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{
     AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
-use spinney_base::shim::thread;
+use spinney_base::shim::{Mutex, thread};
 use spinney_base::{Error, Result, Runtime};
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, OrderedKeys, groups};
 use crate::distribution::Chooser;
 use crate::driver::{Counters, Driver, OpenConfig, Store, Terms};
-use crate::plan::{Plan, Workload};
+use crate::plan::{LoadOrder, Plan, Workload};
 use crate::process;
 use crate::queue::Windows;
+use crate::recovery::{Kill, Recovery};
 use crate::row::{Row, io_by_purpose};
 use crate::shape::Shape;
 use crate::table::grouped;
@@ -61,6 +62,15 @@ pub enum Event {
         /// What the engine looks like inside and did to itself, where it tells.
         shape: Option<Shape>,
     },
+    /// What a killed process left was opened, and the last workload has run on it.
+    Recovered {
+        /// Seconds that opening took.
+        open_seconds: f64,
+        /// Seconds from then to 90 % of the rate before, if it was reached.
+        seconds: Option<f64>,
+        /// Operations that failed or read something wrong.
+        errors: u64,
+    },
     /// Something a reader of the table must know.
     Note(String),
     /// What an engine did inside; `--explain` shows it.
@@ -92,6 +102,8 @@ struct State {
 pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> {
     plan.check()?;
     let dataset = Arc::new(Dataset::open(&plan.dataset, plan.records, plan.seed)?);
+    let clock = Runtime::threads();
+    let opens = clock.now();
     let store = driver.open(&OpenConfig {
         directory: plan.directory.clone(),
         memory: plan.memory,
@@ -101,13 +113,27 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
         keyspaces: plan.keyspaces,
         knobs: plan.knobs.clone(),
     })?;
+    let opened = clock.now();
     let terms = store.terms();
     for note in &terms.notes {
         emit(Event::Note(format!("{}: {note}", plan.engine)))?;
     }
+    if plan.load == LoadOrder::Bulk && !store.has_bulk_load() {
+        emit(Event::Note(format!(
+            "{}: no bulk load is known here, so one thread inserts in key order",
+            plan.engine
+        )))?;
+    }
     let mut state = State::default();
-    let mut runner =
-        Runner { plan, dataset, store: store.as_ref(), terms, clock: Runtime::threads(), emit };
+    let recovery = match plan.kill {
+        Some(Kill::Came { ops_per_second }) => Some(Recovery::new(ops_per_second, opened)),
+        Some(Kill::Comes) | None => None,
+    };
+    let mut runner = Runner { plan, dataset, store: store.as_ref(), terms, clock, recovery, emit };
+    if runner.recovery.is_some() {
+        runner.recover((opened - opens).as_secs_f64())?;
+        return store.close();
+    }
     if plan.workloads.first() != Some(&Workload::Load) {
         let measured = runner.workload(Workload::Load, &mut state)?;
         runner.tell_errors(&measured)?;
@@ -137,6 +163,8 @@ struct Runner<'a> {
     store: &'a dyn Store,
     terms: Terms,
     clock: Runtime,
+    /// Of a run after a kill.
+    recovery: Option<Recovery>,
     emit: &'a mut Emit<'a>,
 }
 
@@ -200,6 +228,35 @@ impl Measured {
 }
 
 impl Runner<'_> {
+    /// Runs the last workload on what a killed process left, until it is as fast as before.
+    fn recover(&mut self, open_seconds: f64) -> Result<()> {
+        let mut state = State { records: self.plan.records, ..State::default() };
+        let Some(&workload) = self.plan.workloads.last() else { return Ok(()) };
+        let measured = self.workload(workload, &mut state)?;
+        self.tell_errors(&measured)?;
+        let seconds = self.recovery.as_ref().and_then(Recovery::seconds);
+        (self.emit)(Event::Recovered { open_seconds, seconds, errors: measured.tally.errors })
+    }
+
+    /// Seconds of a workload before it is measured.
+    fn warmup(&self, workload: Workload) -> f64 {
+        match workload {
+            Workload::Load => 0.0,
+            _ if self.recovery.is_some() => 0.0,
+            _ => self.plan.warmup_seconds,
+        }
+    }
+
+    /// Seconds of a measurement, unless something else ends it.
+    fn seconds(&self, workload: Workload) -> Option<f64> {
+        let ends_itself = workload == Workload::Load || self.plan.operations.is_some();
+        let is_last = self.plan.workloads.last() == Some(&workload);
+        match self.plan.kill {
+            Some(Kill::Comes) if is_last => Some(f64::INFINITY),
+            _ => (!ends_itself).then_some(self.plan.seconds),
+        }
+    }
+
     fn snapshot(&self) -> Result<Snapshot> {
         Ok(Snapshot {
             engine: self.store.counters()?,
@@ -212,12 +269,14 @@ impl Runner<'_> {
         process::reset_peak_memory();
         state.begun += 1;
         let shared = Arc::new(self.shared(workload, state));
-        let warmup = if workload == Workload::Load { 0.0 } else { self.plan.warmup_seconds };
+        let warmup = self.warmup(workload);
         let mut threads = Vec::new();
-        for index in 0..self.plan.threads {
+        for index in 0..self.clients(workload) {
             let worker = Worker::new(shared.clone(), index, self.store.session()?)?;
             let quota = self.quota(workload, index);
-            let thread = thread::spawn("client", move || worker.run(quota))
+            let is_bulk = self.is_bulk(workload);
+            let run = move || if is_bulk { worker.run_bulk_load() } else { worker.run(quota) };
+            let thread = thread::spawn("client", run)
                 .map_err(|error| Error::io("start a client thread", error))?;
             threads.push(thread);
         }
@@ -227,8 +286,7 @@ impl Runner<'_> {
         let before = self.snapshot()?;
         let started = self.clock.now();
         shared.phase.store(MEASURE, SeqCst);
-        let seconds = (workload != Workload::Load && self.plan.operations.is_none())
-            .then_some(self.plan.seconds);
+        let seconds = self.seconds(workload);
         let mut queue = Windows::new(self.plan.seconds);
         let ticks = self.watch(&shared, started, seconds, Some(&mut queue))?;
         shared.phase.store(STOP, SeqCst);
@@ -255,17 +313,32 @@ impl Runner<'_> {
         Ok(Measured { workload, tally, seconds, before, after, space_bytes, ends, queue })
     }
 
+    /// Whether records go through the engine's bulk load.
+    fn is_bulk(&self, workload: Workload) -> bool {
+        workload == Workload::Load && self.plan.load == LoadOrder::Bulk
+    }
+
+    /// Number of client threads.
+    fn clients(&self, workload: Workload) -> usize {
+        if self.is_bulk(workload) { 1 } else { self.plan.threads }
+    }
+
     fn shared(&self, workload: Workload, state: &State) -> Shared {
-        let plan = self.plan;
+        let (plan, clients) = (self.plan, self.clients(workload));
         // Loading again writes the same records again.
         let first = if workload == Workload::Load { 0 } else { state.records };
         let distribution = plan.distribution_of(workload);
+        let is_sorted = workload == Workload::Load && plan.load == LoadOrder::Sorted;
+        let choices = match workload {
+            Workload::Groups => groups::whole(plan.records),
+            _ => state.records,
+        };
         Shared {
             workload,
             dataset: self.dataset.clone(),
-            chooser: Chooser::new(distribution, plan.theta, state.records.max(1)),
+            chooser: Chooser::new(distribution, plan.zipf, plan.theta, choices.max(1)),
             record_size: plan.record_size,
-            scan_length: plan.scan_length,
+            scan_length: plan.scan_length_of(workload),
             multi_get: plan.multi_get,
             seed: plan.seed ^ state.begun << 8,
             busy: plan.busy,
@@ -275,13 +348,15 @@ impl Runner<'_> {
             records: plan.records,
             phase: AtomicU8::new(if workload == Workload::Load { MEASURE } else { WARM }),
             salt: AtomicU64::new(0),
-            inserts: Tickets::new(first, plan.threads),
-            drifts: Tickets::new(state.drifts, plan.threads),
+            ordered: is_sorted
+                .then(|| Mutex::new(OrderedKeys::new(self.dataset.clone(), plan.records))),
+            inserts: Tickets::new(first, clients),
+            drifts: Tickets::new(state.drifts, clients),
             drift_total: plan.records,
-            queue_tail: Tickets::new(state.queue_tail, plan.threads),
-            queue_head: Tickets::new(state.queue_head, plan.threads),
-            peeks: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
-            done: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
+            queue_tail: Tickets::new(state.queue_tail, clients),
+            queue_head: Tickets::new(state.queue_head, clients),
+            peeks: (0..clients).map(|_| AtomicU64::new(0)).collect(),
+            done: (0..clients).map(|_| AtomicU64::new(0)).collect(),
             finished: AtomicUsize::new(0),
         }
     }
@@ -303,7 +378,8 @@ impl Runner<'_> {
         seconds: Option<f64>,
         mut measured: Option<&mut Windows>,
     ) -> Result<Vec<(Duration, u64)>> {
-        let workload = shared.workload.name().to_owned();
+        let is_reopened = if self.recovery.is_some() { "-reopened" } else { "" };
+        let workload = format!("{}{is_reopened}", shared.workload);
         let sum = || shared.done.iter().map(|done| done.load(Relaxed)).sum::<u64>();
         let first = sum();
         let (mut told, mut told_sum) = (started, first);
@@ -311,7 +387,7 @@ impl Runner<'_> {
         let mut ticks = vec![(started, 0)];
         let mut turn = Turn::default();
         loop {
-            let finished = shared.finished.load(SeqCst) >= self.plan.threads;
+            let finished = shared.finished.load(SeqCst) >= shared.done.len();
             let now = self.clock.now();
             let total = sum();
             let elapsed = (now - started).as_secs_f64();
@@ -327,7 +403,8 @@ impl Runner<'_> {
                 (None, Some(goal)) => (total - first) as f64 / goal as f64,
                 (None, None) => 0.0,
             };
-            let over = finished || seconds.is_some_and(|seconds| elapsed >= seconds);
+            let is_fast = self.recovery.as_mut().is_some_and(|one| one.tick(now, total - first));
+            let over = finished || is_fast || seconds.is_some_and(|seconds| elapsed >= seconds);
             if shared.workload == Workload::Shift {
                 #[expect(
                     clippy::cast_possible_truncation,
@@ -419,7 +496,6 @@ impl Runner<'_> {
     fn row(&self, workload: Workload, measured: &Measured, state: &State) -> Result<Row> {
         let (plan, tally) = (self.plan, &measured.tally);
         let (before, after) = (&measured.before, &measured.after);
-        let distribution = plan.distribution_of(workload);
         let process = after.process.since(before.process);
         let engine_io = after.engine.io.as_ref().zip(before.engine.io.as_ref());
         let by_purpose = engine_io.map(|(after, before)| io_by_purpose(before, after));
@@ -444,11 +520,11 @@ impl Runner<'_> {
             engine: plan.engine.clone(),
             workload: workload.name().to_owned(),
             dataset: plan.dataset.to_string(),
-            distribution: distribution.name().to_owned(),
+            distribution: plan.distribution_name(workload),
             theta: plan.theta,
             records: plan.records,
             record_size: plan.record_size,
-            threads: plan.threads,
+            threads: self.clients(workload),
             memory_bytes: self.terms.memory_limited.then_some(plan.memory),
             durability: plan.durability.name().to_owned(),
             torn_writes: self.terms.torn_writes.clone(),

@@ -14,10 +14,13 @@ pub(crate) const WIDTH: usize = 100;
 pub(crate) const LEGEND: &str = "\
 ops/s      operations per second of all threads together
 p50, p99   latency in microseconds that 50 % and 99 % of the operations did not exceed
-read B     bytes read from the disk per operation
-written B  bytes written to the disk per operation, background work included
 space      bytes on the disk per byte of keys and values
-memory     highest resident memory of the engine's process";
+memory     highest resident memory of the engine's process
+reads      requests that read from the disk, per operation; of peers, system calls and page faults
+read B     bytes read from the disk per operation
+writes     requests that write to the disk, per operation, background work included
+written B  bytes written to the disk per operation
+requests   reads and writes";
 
 /// A finished workload, as the table shows it.
 #[derive(Clone, Debug)]
@@ -30,17 +33,7 @@ pub(crate) struct Line {
 /// Draws the table that each run prints.
 #[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
 pub(crate) fn draw(lines: &[Line]) -> String {
-    let header = [
-        "workload",
-        "engine",
-        "ops/s",
-        "p50 us",
-        "p99 us",
-        "read B",
-        "written B",
-        "space",
-        "memory",
-    ];
+    let header = ["workload", "engine", "ops/s", "p50 us", "p99 us", "space", "memory"];
     let cells = |Line { row, .. }: &Line| {
         let space = row.space_bytes as f64 / row.logical_bytes.max(1) as f64;
         vec![
@@ -49,8 +42,6 @@ pub(crate) fn draw(lines: &[Line]) -> String {
             grouped(row.ops_per_second),
             latency(row.p50_us),
             latency(row.p99_us),
-            bytes(per_operation(row, row.read_bytes)),
-            bytes(per_operation(row, row.write_bytes)),
             format!("{space:.2}"),
             display_bytes(row.peak_rss_bytes),
         ]
@@ -58,12 +49,28 @@ pub(crate) fn draw(lines: &[Line]) -> String {
     render(header.map(str::to_owned).to_vec(), lines.iter().map(cells))
 }
 
-/// Draws a second table, with what `--explain` adds. `peer` is the engine that ratios refer to, if
+/// Draws the table of I/O, which each run prints, too.
+pub(crate) fn io(lines: &[Line]) -> String {
+    let header = ["workload", "engine", "reads", "read B", "writes", "written B", "requests"];
+    let cells = |Line { row, .. }: &Line| {
+        vec![
+            row.workload.clone(),
+            row.engine.clone(),
+            requests(per_operation(row, row.read_ios)),
+            bytes(per_operation(row, row.read_bytes)),
+            requests(per_operation(row, row.write_ios)),
+            bytes(per_operation(row, row.write_bytes)),
+            requests(per_operation(row, row.read_ios + row.write_ios)),
+        ]
+    };
+    render(header.map(str::to_owned).to_vec(), lines.iter().map(cells))
+}
+
+/// Draws a third table, with what `--explain` adds; pages are those of one operation. `peer` is the engine that ratios refer to, if
 /// one was measured.
 #[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
 pub(crate) fn details(lines: &[Line], peer: Option<&str>) -> String {
-    let header =
-        ["workload", "engine", "p99.9 us", "pages read/op", "pages written/op", "commits/flush"];
+    let header = ["workload", "engine", "p99.9 us", "pages read", "pages written", "commits/flush"];
     let mut header = header.map(str::to_owned).to_vec();
     header.extend(peer.map(|peer| format!("x {peer}")));
     let shown = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |it| format!("{it:.2}"));
@@ -197,6 +204,12 @@ pub(crate) fn latency(microseconds: f64) -> String {
     }
 }
 
+/// A number of requests for an operation: three digits behind the point where they count.
+pub(crate) fn requests(requests: f64) -> String {
+    let digits = if requests < 10.0 { 3 } else { 1 };
+    format!("{requests:.digits$}")
+}
+
 /// A number of bytes that fits a narrow column.
 #[expect(
     clippy::cast_possible_truncation,
@@ -271,32 +284,47 @@ mod tests {
         );
     }
 
-    /// Both tables hold the longest names and numbers that are likely.
+    /// All tables hold the longest names and numbers that are likely.
     #[test]
     fn no_line_is_wider_than_a_terminal() {
         let mut widest = line("rocksdb", "workload", 12_345_678.0);
         widest.commits_per_flush = Some(12_345.67);
-        widest.row.engine = "treeline".to_owned();
+        widest.row.engine = "rocksdb-rows".to_owned();
         (widest.row.p50_us, widest.row.p99_us, widest.row.p999_us) = (999_999.0, 59.9e6, 599.9e6);
         widest.row.read_bytes = (widest.row.operations << 20) - 1;
         widest.row.write_bytes = (widest.row.operations << 30) - 1;
+        (widest.row.read_ios, widest.row.write_ios) = (6_172_839, 617_283_900_000);
         (widest.row.space_bytes, widest.row.logical_bytes) = (99_999, 1000);
         widest.row.peak_rss_bytes = (1 << 30) - 1;
         let lines = [widest, line("rocksdb", "load", 1.0)];
-        let text = [draw(&lines), details(&lines, Some("rocksdb")), LEGEND.to_owned()].join("\n");
+        let tables = [draw(&lines), io(&lines), details(&lines, Some("rocksdb"))];
+        let text = [&tables.join("\n"), LEGEND].join("\n");
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{}: {line}", line.chars().count());
         }
-        assert_eq!(draw(&lines).lines().count(), 4, "a line for each row:\n{text}");
+        for table in &tables {
+            assert_eq!(table.lines().count(), 4, "a line for each row:\n{table}");
+        }
         for word in ["12 345 678", "999999", "59.9 s", "1024.0KiB", "1024.0MiB", "100.00"] {
             assert!(text.contains(word), "{word} is not in:\n{text}");
         }
-        for header in draw(&lines).lines().next().unwrap().split('|').map(str::trim).skip(3) {
+        let headers = tables[..2].iter().flat_map(|table| table.lines().next());
+        let headers = headers.flat_map(|line| line.split('|').map(str::trim).skip(3));
+        for header in headers {
             let meaning = |line: &str| {
                 line.starts_with(header.trim_end_matches(" us")) || line.starts_with("p50, p99 ")
             };
             assert!(header.is_empty() || LEGEND.lines().any(meaning), "{header} has no meaning");
         }
+    }
+
+    #[test]
+    fn requests_are_for_each_operation() {
+        // 5,000 operations, 10 reads and 20 writes.
+        let table = io(&[line("treeline", "c", 1.0)]);
+        let cells: Vec<&str> = table.lines().nth(2).unwrap().split('|').map(str::trim).collect();
+        assert_eq!(cells[3..8], ["0.002", "8", "0.004", "16", "0.006"]);
+        assert_eq!([0.0, 9.99, 12.34].map(requests), ["0.000", "9.990", "12.3"]);
     }
 
     #[test]

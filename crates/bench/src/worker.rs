@@ -4,17 +4,20 @@
 //! by [`Tickets`], which also knows below which number every insert has been acknowledged; readers
 //! choose below that, so that a read that finds nothing is the engine's error.
 
+mod bulk;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use spinney_base::runtime::SplitMix;
+use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{
     AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
 use spinney_base::{Error, Result, Runtime};
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, OrderedKeys, groups};
 use crate::distribution::Chooser;
 use crate::driver::Session;
 use crate::plan::Workload;
@@ -108,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) phase: AtomicU8,
     /// Where the hot set of `shift` is.
     pub(crate) salt: AtomicU64,
+    /// What a load in key order takes its keys from.
+    pub(crate) ordered: Option<Mutex<OrderedKeys>>,
     /// Ordinals of records.
     pub(crate) inserts: Tickets,
     /// Inserts of `drift`, and about how many there will be.
@@ -159,6 +164,7 @@ enum Action {
     Insert,
     Scan,
     ReadMany,
+    ReadGroup,
     ReadModifyWrite,
     ReadAbsent,
     Push,
@@ -185,6 +191,9 @@ fn action(workload: Workload, roll: usize) -> Action {
         Workload::F => Action::ReadModifyWrite,
         Workload::S => Action::Scan,
         Workload::M => Action::ReadMany,
+        Workload::Su if roll < NINETY_FIVE_PERCENT => Action::Scan,
+        Workload::Su => Action::ReadModifyWrite,
+        Workload::Groups => Action::ReadGroup,
         Workload::Absent => Action::ReadAbsent,
         Workload::Queue => [Action::Push, Action::Pop, Action::Peek][roll / 200],
         Workload::Drift if roll < HALF => Action::Read,
@@ -289,6 +298,7 @@ impl Worker {
             Action::Insert => return self.insert(),
             Action::Scan => self.scan()?,
             Action::ReadMany => self.read_many()?,
+            Action::ReadGroup => self.read_group()?,
             Action::ReadModifyWrite => {
                 self.read()?;
                 self.write_chosen()?;
@@ -392,7 +402,11 @@ impl Worker {
         let Some(ordinal) = self.shared.inserts.take_below(self.index, limit) else {
             return Ok(false);
         };
-        self.shared.dataset.key(ordinal, &mut self.key);
+        match &self.shared.ordered {
+            // As many keys as ordinals, in another order.
+            Some(keys) => _ = keys.lock().next_into(&mut self.key),
+            None => self.shared.dataset.key(ordinal, &mut self.key),
+        }
         self.fill_value();
         // An insert that failed keeps its slot, so that nobody reads the record that is missing.
         for keyspace in 0..self.shared.driven {
@@ -452,6 +466,28 @@ impl Worker {
         } else if !ordered || !right || seen > limit {
             self.tally.error(format!(
                 "a scan of {limit} from record {ordinal}: {seen} records, in order: {ordered}, right values: {right}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reads a group by its prefix: all of it, and nothing else.
+    fn read_group(&mut self) -> Result<()> {
+        let shared = &self.shared;
+        let groups = shared.chooser.count();
+        let group = shared.chooser.next(&mut self.random, || groups, shared.salt.load(Relaxed));
+        shared.dataset.group_prefix(group, &mut self.key);
+        let (prefix, record_size) = (&self.key, shared.record_size);
+        let (mut seen, mut right) = (0_u8, true);
+        self.session.prefix(prefix, groups::SIZE_MAX + 1, &mut |key, value| {
+            right &= key.strip_prefix(&prefix[..]) == Some(&[seen]);
+            right &= value::check(key, value, record_size.saturating_sub(key.len()));
+            seen = seen.saturating_add(1);
+        })?;
+        let size = groups::size(group);
+        if u64::from(seen) != size || !right {
+            self.tally.error(format!(
+                "group {group} (prefix {prefix:02x?}) of {size} records: {seen} were read, right keys and values: {right}"
             ));
         }
         Ok(())
@@ -547,6 +583,9 @@ mod tests {
         assert_eq!(share(Workload::F, Action::ReadModifyWrite), 300);
         assert_eq!(share(Workload::S, Action::Scan), 600);
         assert_eq!(share(Workload::M, Action::ReadMany), 600);
+        assert_eq!(share(Workload::Su, Action::Scan), 570);
+        assert_eq!(share(Workload::Su, Action::ReadModifyWrite), 30);
+        assert_eq!(share(Workload::Groups, Action::ReadGroup), 600);
         assert_eq!(share(Workload::Absent, Action::ReadAbsent), 600);
         assert_eq!(share(Workload::Drift, Action::DriftInsert), 300);
         for wanted in [Action::Push, Action::Pop, Action::Peek] {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use spinney_base::Result;
 use spinney_base::shim::RwLock;
 use spinney_bench::dataset::DatasetName;
-use spinney_bench::distribution::Distribution;
+use spinney_bench::distribution::{Distribution, Generator};
 use spinney_bench::driver::{Counters, Driver, Knobs, OpenConfig, Session, Store, Terms};
-use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
+use spinney_bench::plan::{Durability, LoadOrder, Plan, TornWrites, Workload};
 use spinney_bench::runner::{self, Event};
 use spinney_bench::{Row, parent};
 
@@ -110,6 +110,8 @@ fn plan(directory: &std::path::Path) -> Plan {
         engine: "map".to_owned(),
         workloads: Workload::ALL.to_vec(),
         records: 2000,
+        load: LoadOrder::Random,
+        kill: None,
         record_size: 64,
         threads: 3,
         warmup_seconds: 0.01,
@@ -117,10 +119,11 @@ fn plan(directory: &std::path::Path) -> Plan {
         operations: Some(1000),
         distribution: Distribution::Zipfian,
         theta: 0.99,
+        zipf: Generator::Exact,
         memory: 1 << 20,
         durability: Durability::None,
         torn_writes: TornWrites::Assume4k,
-        dataset: DatasetName::Uniform,
+        dataset: DatasetName::Groups,
         scan_length: None,
         multi_get: 7,
         keyspaces: 1,
@@ -147,11 +150,12 @@ fn rows(plan: &Plan, driver: &MapDriver) -> Vec<Row> {
 #[test]
 fn every_workload_runs_and_an_honest_map_makes_no_errors() {
     let directory = tempfile::tempdir().unwrap();
-    for dataset in ["uniform", "osm-like", "amazon-like", "words"] {
-        let plan = Plan { dataset: dataset.parse().unwrap(), ..plan(directory.path()) };
+    for dataset in ["groups", "uniform", "osm-like", "amazon-like", "words"] {
+        let mut plan = Plan { dataset: dataset.parse().unwrap(), ..plan(directory.path()) };
+        plan.workloads.retain(|one| *one != Workload::Groups || dataset == "groups");
         let rows = rows(&plan, &MapDriver::Honest);
         let names: Vec<&str> = rows.iter().map(|row| row.workload.as_str()).collect();
-        assert_eq!(names, Workload::ALL.iter().map(|workload| workload.name()).collect::<Vec<_>>());
+        assert_eq!(names, plan.workloads.iter().map(|one| one.name()).collect::<Vec<_>>());
         for row in &rows {
             assert_eq!(row.errors, 0, "{dataset} {}", row.workload);
             let operations = if row.workload == "load" { 2000 } else { 1000 };
@@ -183,12 +187,52 @@ fn seconds_end_a_measurement_too() {
 fn a_lost_record_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let mut plan = plan(directory.path());
-    plan.workloads = vec![Workload::Load, Workload::C, Workload::S, Workload::M];
+    plan.dataset = DatasetName::Groups;
+    plan.workloads = vec![Workload::Load, Workload::C, Workload::S, Workload::M, Workload::Groups];
     plan.distribution = Distribution::Uniform;
     plan.operations = Some(20_000);
     let rows = rows(&plan, &MapDriver::Lying);
     assert_eq!(rows[0].errors, 0);
     assert!(rows[1..].iter().all(|row| row.errors > 0), "{rows:?}");
+}
+
+/// Every order leaves the same records, and later workloads find all of them.
+#[test]
+fn records_can_be_loaded_in_key_order() {
+    let directory = tempfile::tempdir().unwrap();
+    // An exponent at which the authors' generator draws more than two records.
+    for (&load, zipf) in
+        LoadOrder::ALL.iter().zip([Generator::Exact, Generator::Authors].iter().cycle())
+    {
+        let workloads = vec![Workload::Load, Workload::C, Workload::E, Workload::Groups];
+        let plan = Plan { load, zipf: *zipf, theta: 0.5, workloads, ..plan(directory.path()) };
+        let rows = rows(&plan, &MapDriver::Honest);
+        for row in &rows {
+            assert_eq!(row.errors, 0, "{load} {}", row.workload);
+        }
+        assert_eq!((rows[0].operations, rows[0].logical_bytes), (2000, 2000 * 64), "{load}");
+        assert_eq!(rows[0].threads, if load == LoadOrder::Bulk { 1 } else { 3 });
+        let name = if *zipf == Generator::Exact { "zipfian" } else { "zipfian-authors" };
+        assert_eq!((&*rows[0].distribution, &*rows[1].distribution), ("uniform", name));
+        let lost = self::rows(&plan, &MapDriver::Lying);
+        assert!(lost.iter().any(|row| row.errors > 0), "{load}");
+    }
+    let twice = vec![Workload::C, Workload::Load];
+    let twice = Plan { load: LoadOrder::Bulk, workloads: twice, ..plan(directory.path()) };
+    assert!(twice.check().unwrap_err().to_string().contains("first workload"));
+    let constant = Plan { zipf: Generator::Authors, theta: 1.0, ..plan(directory.path()) };
+    assert!(constant.check().unwrap_err().to_string().contains("--theta below 1"));
+}
+
+#[test]
+fn groups_are_read_of_a_data_set_that_has_some() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |plan: Plan, words: &str| {
+        let told = plan.check().unwrap_err().to_string();
+        assert!(told.contains(words), "{told}");
+    };
+    refused(Plan { dataset: DatasetName::Uniform, ..plan(directory.path()) }, "--dataset groups");
+    refused(Plan { records: 53, ..plan(directory.path()) }, "at least 54");
 }
 
 #[test]

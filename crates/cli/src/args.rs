@@ -2,7 +2,8 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::bench::{BenchArguments, CHILD_COMMAND};
+use crate::bench::BenchArguments;
+use crate::bench_engines::CHILD_COMMAND;
 use crate::bench_transactions::ChildOf;
 use crate::compact::CompactArguments;
 use crate::copies::{BackupArguments, RestoreArguments, SalvageArguments};

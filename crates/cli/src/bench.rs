@@ -4,16 +4,14 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use spinney::{EngineKind, ErrorKind};
+use spinney::EngineKind;
 use spinney_bench::append::work::Work;
 use spinney_bench::append::{self, AppendPlan};
-use spinney_bench::dataset::DatasetName;
 use spinney_bench::distribution::Distribution;
-use spinney_bench::driver::Driver;
-use spinney_bench::parent::{self, Run};
-use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
+use spinney_bench::parent;
 use spinney_bench::snapshot::{self, SnapshotPlan};
 
+use crate::bench_engines::{drivers, outcome};
 use crate::bench_transactions::{self, ChildOf, SmallBankArguments, TpccArguments};
 use crate::conflicts::{self, ConflictsArguments};
 use crate::directory::check_apart;
@@ -23,9 +21,7 @@ use crate::knobs::Knobs;
 use crate::output::stdout;
 use crate::paper::{self, PaperCommand};
 use crate::sizes;
-
-/// Name of the hidden command that runs one engine of a benchmark as a child process.
-pub(crate) const CHILD_COMMAND: &str = "bench-child";
+use crate::ycsb::{self, YcsbArguments};
 
 /// What can be measured.
 #[derive(Debug, Args)]
@@ -45,9 +41,10 @@ pub(crate) enum BenchCommand {
     /// Workloads: load (insert all in shuffled order, then flush), a (half reads, half updates), b
     /// (95 % reads), c (reads), d (95 % reads of the latest, 5 % inserts), e (95 % scans of 1-100
     /// records, 5 % inserts), f (half reads, half read-modify-writes), s (scans), m (reads of many
-    /// keys at once), absent (reads of keys that are not there), queue (insert at the tail, remove
-    /// at the head, read the first), drift (half inserts at hot places that move), shift (reads
-    /// whose hot set jumps).
+    /// keys at once), su (95 % scans of 100 records, 5 % read-modify-writes), groups (prefix reads
+    /// of groups of 2 to 10 records that lie together), absent (reads of keys that are not there),
+    /// queue (insert at the tail, remove at the head, read the first), drift (half inserts at hot
+    /// places that move), shift (reads whose hot set jumps).
     Ycsb(YcsbArguments),
     /// Reads a snapshot whole beside writers, and compares it with what was there
     ///
@@ -87,8 +84,8 @@ pub(crate) enum BenchCommand {
     /// and among ranges that 256 abandoned transactions have read. Prints a line of counts for each. Exits with
     /// 1 when a transaction or a value is wrong.
     Conflicts(ConflictsArguments),
-    /// Reruns a figure of the TreeLine paper at a size that fits this machine, with the paper's
-    /// ratios beside ours
+    /// Reruns figures of a paper at a size that fits this machine, with the paper's numbers beside
+    /// ours
     #[command(subcommand)]
     Paper(PaperCommand),
 }
@@ -220,101 +217,6 @@ fn append(arguments: AppendArguments) -> Result<Outcome, Failure> {
     outcome(append::run(&plan, &mut stdout()).map(|()| true))
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct YcsbArguments {
-    /// Engines to measure, in this order [default: all that are built in]
-    #[arg(long, value_delimiter = ',')]
-    engines: Vec<String>,
-    /// Workloads to run, in this order
-    #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f")]
-    workloads: Vec<Workload>,
-    /// Number of records to load (500K, 16M)
-    #[arg(long, default_value = "1M", value_parser = sizes::size)]
-    records: u64,
-    /// Bytes of key and value together
-    #[arg(long, default_value = "64", value_parser = sizes::small_size)]
-    record_size: usize,
-    /// Client threads
-    #[arg(long, default_value_t = 4)]
-    threads: usize,
-    /// Seconds before each measurement
-    #[arg(long, default_value_t = 1.0)]
-    warmup: f64,
-    /// Seconds of each measurement
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
-    /// End each measurement after this many operations instead
-    #[arg(long, value_parser = sizes::size)]
-    operations: Option<u64>,
-    /// Number of records in every scan of e and s [default: 1 to 100 at random]
-    #[arg(long)]
-    scan_length: Option<usize>,
-    /// Number of keys that each operation of m reads
-    #[arg(long, default_value_t = 32)]
-    multi_get: usize,
-    /// Number of keyspaces of each engine; the driven ones hold all records, the others none
-    #[arg(long, default_value_t = 1)]
-    keyspaces: usize,
-    /// Number of keyspaces that are driven at a time
-    #[arg(long, default_value_t = 1)]
-    busy: usize,
-    /// Seconds after which other keyspaces are driven, in turn; 0 for never
-    #[arg(long, default_value_t = 0.0)]
-    turns: f64,
-    /// Distribution of the keys: uniform, zipfian or latest
-    #[arg(long, default_value = "zipfian")]
-    distribution: Distribution,
-    /// Exponent of the Zipf law
-    #[arg(long, default_value_t = 0.99)]
-    theta: f64,
-    /// Memory budget of each engine, at least 1MiB (85MiB)
-    #[arg(long, default_value = "32MiB", value_parser = sizes::size)]
-    memory: u64,
-    /// What a write survives: sync (power loss), buffered (death of the process) or none
-    #[arg(long, default_value = "buffered")]
-    durability: Durability,
-    /// Protection of pages written in place: auto, double-write or assume-4k
-    #[arg(long, default_value = "auto")]
-    torn_writes: TornWrites,
-    /// Keys: uniform, osm-like, amazon-like, words or file:PATH
-    #[arg(long, default_value = "uniform")]
-    dataset: DatasetName,
-    /// Existing directory for the engines' files, which are removed at the end, also after an
-    /// interrupt
-    #[arg(long, default_value = ".")]
-    dir: PathBuf,
-    /// Keep the engines' files
-    #[arg(long)]
-    keep: bool,
-    /// Show what the engines did inside, too: pages, writes by purpose, merges, checkpoints
-    #[arg(long)]
-    explain: bool,
-    /// Seed of keys and random choices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// File for results, one JSON object per line
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// File for write operations over time, as CSV
-    #[arg(long)]
-    series: Option<PathBuf>,
-}
-
-/// Engines that the feature `peers` adds.
-const PEERS: [&str; 5] = ["rocksdb", "lmdb", "redb", "fjall", "bf-tree"];
-
-/// Every engine in this build, ours first.
-fn drivers() -> Vec<Box<dyn Driver>> {
-    #[cfg_attr(
-        not(feature = "peers"),
-        expect(unused_mut, reason = "peers are added when they are built in")
-    )]
-    let mut drivers: Vec<Box<dyn Driver>> = spinney_bench::own::drivers();
-    #[cfg(feature = "peers")]
-    drivers.extend(spinney_bench_peers::drivers());
-    drivers
-}
-
 pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Failure> {
     interrupt::watch()?;
     let arguments = match arguments.command {
@@ -332,10 +234,9 @@ pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Fa
         BenchCommand::Conflicts(arguments) => {
             return without(&knobs, "conflicts").and_then(|()| conflicts::run(arguments));
         }
-        BenchCommand::Paper(command) => return paper::run(command, &knobs),
+        BenchCommand::Paper(command) => return paper::run(command, knobs),
     };
-    let run = plan(arguments, knobs, &drivers())?;
-    outcome(parent::run(&run, &mut stdout()))
+    ycsb::run(arguments, knobs)
 }
 
 /// Refuses options of engines for a benchmark that has none.
@@ -344,117 +245,6 @@ fn without(knobs: &Knobs, bench: &str) -> Result<(), Failure> {
         Some(engine) => {
             Err(Failure::usage(format!("bench {bench} takes no options of engines (--{engine}.…)")))
         }
-        None => Ok(()),
-    }
-}
-
-/// Turns the result of a benchmark into an outcome.
-pub(crate) fn outcome(ran: spinney::Result<bool>) -> Result<Outcome, Failure> {
-    match ran {
-        Ok(true) => Ok(Outcome::Done),
-        Ok(false) => Ok(Outcome::Failed),
-        Err(error) if error.kind() == ErrorKind::Cancelled => {
-            interrupt::say(error);
-            Ok(Outcome::Interrupted)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn plan(
-    arguments: YcsbArguments,
-    mut knobs: Knobs,
-    drivers: &[Box<dyn Driver>],
-) -> Result<Run, Failure> {
-    let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
-    let mut plans = Vec::new();
-    for place in chosen(&arguments.engines, &names, &PEERS)? {
-        let (driver, engine) = (&drivers[place], names[place]);
-        let plan = Plan {
-            engine: engine.to_owned(),
-            workloads: arguments.workloads.clone(),
-            records: arguments.records,
-            record_size: arguments.record_size,
-            threads: arguments.threads,
-            warmup_seconds: arguments.warmup,
-            seconds: arguments.seconds,
-            operations: arguments.operations,
-            distribution: arguments.distribution,
-            theta: arguments.theta,
-            memory: arguments.memory,
-            durability: arguments.durability,
-            torn_writes: arguments.torn_writes,
-            dataset: arguments.dataset.clone(),
-            scan_length: arguments.scan_length,
-            multi_get: arguments.multi_get,
-            keyspaces: arguments.keyspaces,
-            busy: arguments.busy,
-            turns: arguments.turns,
-            directory: PathBuf::new(),
-            seed: arguments.seed,
-            knobs: knobs.remove(engine).unwrap_or_default(),
-        };
-        plan.check()?;
-        if plan.keyspaces > 1 && driver.is_peer() {
-            return Err(Failure::usage(format!(
-                "--keyspaces is for our own engines, not for {engine}"
-            )));
-        }
-        driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
-        plans.push(plan);
-    }
-    check_used(&knobs)?;
-    let to_write = [Some(&arguments.dir), arguments.json.as_ref(), arguments.series.as_ref()];
-    to_write.into_iter().flatten().try_for_each(|path| check_apart(path))?;
-    let peers =
-        drivers.iter().filter(|driver| driver.is_peer()).map(|driver| driver.name().to_owned());
-    Ok(Run {
-        plans,
-        peers: peers.collect(),
-        directory: arguments.dir,
-        keep: arguments.keep,
-        explain: arguments.explain,
-        json: arguments.json,
-        series: arguments.series,
-        child_arguments: vec![CHILD_COMMAND.to_owned()],
-        interrupted: interrupt::is_set,
-    })
-}
-
-/// Returns the places among `names` of the engines that are asked for, in that order, or of all when none is.
-/// `peers` are those that the feature `peers` brings.
-pub(crate) fn chosen(
-    engines: &[String],
-    names: &[&str],
-    peers: &[&str],
-) -> Result<Vec<usize>, Failure> {
-    if engines.is_empty() {
-        return Ok((0..names.len()).collect());
-    }
-    let place = |(index, engine): (usize, &String)| {
-        if engines[..index].contains(engine) {
-            return Err(Failure::usage(format!("engine {engine:?} is named twice")));
-        }
-        names.iter().position(|name| name == engine).ok_or_else(|| {
-            let is_left_out = !cfg!(feature = "peers") && peers.contains(&engine.as_str());
-            let hint = if is_left_out {
-                format!("; build with --features peers for {}", peers.join(", "))
-            } else {
-                String::new()
-            };
-            let names = names.join(", ");
-            Failure::usage(format!("unknown engine {engine:?}: this program has {names}{hint}"))
-        })
-    };
-    engines.iter().enumerate().map(place).collect()
-}
-
-/// Passes when each option of an engine was taken by one that is measured.
-pub(crate) fn check_used(knobs: &Knobs) -> Result<(), Failure> {
-    match knobs.keys().next() {
-        Some(engine) => Err(Failure::usage(format!(
-            "an option --{engine}.… is given, but {engine:?} is not among the engines"
-        ))),
         None => Ok(()),
     }
 }

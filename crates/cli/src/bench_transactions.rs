@@ -10,7 +10,7 @@ use spinney_bench::transactional::parent::{self, TransactionalRun};
 use spinney_bench::transactional::plan::{TransactionalPlan, WorkloadPlan};
 use spinney_bench::transactional::{self, TransactionalDriver, own};
 
-use crate::bench::{CHILD_COMMAND, check_used, chosen, outcome};
+use crate::bench_engines::{CHILD_COMMAND, check_used, chosen, outcome};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::interrupt;

@@ -7,7 +7,7 @@ use clap::Args;
 use spinney::EngineKind;
 use spinney_bench::conflicts::{self, ConflictsPlan};
 
-use crate::bench::outcome;
+use crate::bench_engines::outcome;
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::interrupt;

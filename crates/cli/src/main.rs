@@ -10,6 +10,7 @@
 
 mod args;
 mod bench;
+mod bench_engines;
 mod bench_transactions;
 mod compact;
 mod conflicts;
@@ -31,6 +32,7 @@ mod sizes;
 mod stats;
 mod text;
 mod transfer;
+mod ycsb;
 
 use std::io::Write;
 use std::process::ExitCode;

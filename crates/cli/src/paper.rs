@@ -1,24 +1,78 @@
-//! `spinney bench paper`: the TreeLine paper's figures.
+//! `spinney bench paper`: figures of papers.
+//!
+//! A figure of TreeLine has options of its own, so what follows the figures' names is parsed once for
+//! each of them.
 
+mod tiered;
+
+use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use spinney_bench::dataset::DatasetName;
 use spinney_bench::paper::factors::{self, Factors};
 use spinney_bench::paper::segments::{self, Segments};
 use spinney_bench::plan::{Durability, TornWrites};
 
-use crate::bench::{self, CHILD_COMMAND};
+use crate::bench_engines::{self, CHILD_COMMAND};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
 use crate::output::stdout;
 use crate::{interrupt, sizes};
 
-/// Which figure.
+/// Which paper; the bare numbers are figures of TreeLine.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PaperCommand {
+    /// TreeLine: figures 8, 9 and 10 [default: all], with the options of each
+    ///
+    /// `spinney bench paper treeline 8 --help` has the options of figure 8. Options that are given
+    /// hold for all figures that are named.
+    Treeline(TreelineArguments),
+    /// TurtleKV: has no figure yet
+    Turtle(NoFigures),
+    /// Tiered-Indexing, as far as it is about B+trees
+    ///
+    /// table1 (bytes moved by a load), table2 (requests of an operation), fig12 and fig13 (rates of
+    /// loads, and of c and f), fig14 and fig15 (the same with a log), fig16 (su), fig17 (time to
+    /// 90 % of the rate after a jump of the hot set), fig18 (sizes of records), fig19 (exponents),
+    /// fig20 (threads), fig21 (exclusive promotion). Prints the paper's numbers beside ours, and the
+    /// least that arithmetic allows. Options of one engine are --<engine>.<option> VALUE.
+    Tiered(tiered::TieredArguments),
+    /// Index-Organized: has no figure yet
+    IndexOrganized(NoFigures),
+    /// Figure of TreeLine
+    #[command(flatten)]
+    Bare(TreelineFigure),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TreelineArguments {
+    /// Figures, then their options
+    #[arg(value_name = "FIGURE... OPTION...", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NoFigures {
+    /// Figures
+    #[arg(value_name = "FIGURE")]
+    figures: Vec<String>,
+}
+
+/// A figure as a command line of its own.
+#[derive(Debug, Parser)]
+#[command(name = "spinney bench paper treeline", max_term_width = 100)]
+struct FigureLine {
+    #[command(subcommand)]
+    figure: TreelineFigure,
+}
+
+/// A figure of TreeLine.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TreelineFigure {
     /// What each technique gains where it should matter
     ///
     /// Measures page grouping on load, c, a, e and s, the record cache on c and a, batched
@@ -122,25 +176,93 @@ pub(crate) struct SegmentsArguments {
     seed: u64,
 }
 
-pub(crate) fn run(command: PaperCommand, knobs: &Knobs) -> Result<Outcome, Failure> {
-    if let Some(engine) = knobs.keys().next() {
-        return Err(Failure::usage(format!(
-            "an option --{engine}.… is given, but a figure sets the engine's options itself"
-        )));
+pub(crate) fn run(command: PaperCommand, knobs: Knobs) -> Result<Outcome, Failure> {
+    match command {
+        PaperCommand::Treeline(TreelineArguments { words }) => {
+            without_knobs(&knobs)?;
+            let Some(figures) = figures(&words)? else { return Ok(Outcome::Done) };
+            run_all(figures)
+        }
+        PaperCommand::Bare(figure) => {
+            without_knobs(&knobs)?;
+            run_all(vec![figure])
+        }
+        PaperCommand::Tiered(arguments) => tiered::run(arguments, knobs),
+        PaperCommand::Turtle(none) => Err(no_figure("turtle", &none)),
+        PaperCommand::IndexOrganized(none) => Err(no_figure("index-organized", &none)),
     }
-    let directory = match &command {
-        PaperCommand::Techniques(arguments) => &arguments.common.dir,
-        PaperCommand::Forecast(arguments) => &arguments.dir,
-        PaperCommand::Segments(arguments) => &arguments.dir,
-    };
-    check_apart(directory)?;
+}
+
+fn no_figure(paper: &str, NoFigures { figures }: &NoFigures) -> Failure {
+    let figures = if figures.is_empty() { "figure".to_owned() } else { figures.join(", ") };
+    Failure::usage(format!(
+        "this program measures no {figures} of {paper}: treeline and tiered have figures"
+    ))
+}
+
+fn without_knobs(knobs: &Knobs) -> Result<(), Failure> {
+    match knobs.keys().next() {
+        Some(engine) => Err(Failure::usage(format!(
+            "an option --{engine}.… is given, but a figure of treeline sets the engine's options itself"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Parses figures of TreeLine and their options; `None` if help was asked for, which is printed.
+fn figures(words: &[OsString]) -> Result<Option<Vec<TreelineFigure>>, Failure> {
+    let is_name = |word: &&OsString| !word.to_string_lossy().starts_with('-');
+    let named: Vec<OsString> = words.iter().take_while(is_name).cloned().collect();
+    let options = &words[named.len()..];
+    let all = ["8", "9", "10"].map(OsString::from).to_vec();
+    let names = if named.is_empty() { all } else { named };
+    let mut figures = Vec::new();
+    for name in names {
+        let line = [&["paper".into(), name][..], options].concat();
+        match FigureLine::try_parse_from(line) {
+            Ok(line) => figures.push(line.figure),
+            Err(error) if error.use_stderr() => {
+                let text = error.to_string();
+                let text = text.strip_prefix("error: ").unwrap_or(&text);
+                return Err(Failure::usage(text.trim_end().to_owned()));
+            }
+            Err(help) => {
+                write!(stdout(), "{}", help.render())?;
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(figures))
+}
+
+/// Checks all figures, then measures them one after the other.
+fn run_all(figures: Vec<TreelineFigure>) -> Result<Outcome, Failure> {
+    for figure in &figures {
+        check_apart(match figure {
+            TreelineFigure::Techniques(arguments) => &arguments.common.dir,
+            TreelineFigure::Forecast(arguments) => &arguments.dir,
+            TreelineFigure::Segments(arguments) => &arguments.dir,
+        })?;
+    }
+    let mut all = Outcome::Done;
+    for figure in figures {
+        match bench_engines::outcome(run_one(figure))? {
+            Outcome::Interrupted => return Ok(Outcome::Interrupted),
+            Outcome::Done => {}
+            failed => all = failed,
+        }
+    }
+    Ok(all)
+}
+
+fn run_one(figure: TreelineFigure) -> spinney::Result<bool> {
     let mut out = stdout();
-    let well = match command {
-        PaperCommand::Techniques(TechniqueArguments { technique, common }) => {
+    match figure {
+        TreelineFigure::Techniques(TechniqueArguments { technique, common }) => {
             factors::run_techniques(&common.into(), &technique, &mut out)
         }
-        PaperCommand::Forecast(arguments) => factors::run_forecast(&arguments.into(), &mut out),
-        PaperCommand::Segments(arguments) => segments::run(
+        TreelineFigure::Forecast(arguments) => factors::run_forecast(&arguments.into(), &mut out),
+        TreelineFigure::Segments(arguments) => segments::run(
             &Segments {
                 records: arguments.records,
                 datasets: arguments.dataset,
@@ -150,6 +272,5 @@ pub(crate) fn run(command: PaperCommand, knobs: &Knobs) -> Result<Outcome, Failu
             },
             &mut out,
         ),
-    };
-    bench::outcome(well)
+    }
 }

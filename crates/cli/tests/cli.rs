@@ -284,7 +284,7 @@ fn the_command_line_is_checked() {
     if !cfg!(feature = "peers") {
         let told = fails(2, &["bench", "ycsb", "--engines", "redb"], b"");
         assert!(
-            told.contains("--features peers for rocksdb, lmdb, redb, fjall, bf-tree"),
+            told.contains("--features peers for rocksdb, rocksdb-rows, lmdb, redb, fjall, bf-tree"),
             "{told}"
         );
         let told = fails(2, &["bench", "tpcc", "--engines", "sqlite"], b"");
@@ -383,7 +383,9 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
         [&common[..], &["--workloads", "load,a,e,queue", "--json", &json, "--series", &series]]
             .concat();
     let table = expect(0, &all, b"");
-    for word in ["ops/s", "p99 us", "read B", "memory", "| queue ", "e (95 % short scans"] {
+    for word in
+        ["ops/s", "p99 us", "read B", "requests |", "memory", "| queue ", "e (95 % short scans"]
+    {
         assert!(table.contains(word), "{word} is not in: {table}");
     }
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
@@ -416,7 +418,7 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
     let chi = ["--workloads", "load,a,c,e", "--turtle.chi", "2", "--turtle.leaf", "64KiB"];
     let table = expect(0, &[&turtle[..], &chi, &["--explain"]].concat(), b"");
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
-    assert!(table.contains("p99.9 us") && table.contains("pages written/op"), "{table}");
+    assert!(table.contains("p99.9 us") && table.contains("pages written"), "{table}");
     let table = table.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(table.contains("chi 2 of 64.0KiB, leaves of 64.0KiB, "), "{table}");
     assert!(table.contains("pages of the tree"), "{table}");
@@ -426,6 +428,55 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
     let unknown = [&common[..], &["--workloads", "load", "--treeline.colour", "green"]].concat();
     let told = fails(2, &unknown, b"");
     assert!(told.contains("colour"), "{told}");
+}
+
+/// What a kill leaves is opened, and read without an error.
+#[test]
+fn a_benchmark_kills_its_engine_and_opens_it_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path().to_str().unwrap();
+    let common = ["bench", "ycsb", "--records", "2K", "--warmup", "0", "--dir", files];
+    let kill = ["--workloads", "load,a,c", "--seconds", "2", "--kill-after", "1.2"];
+    for load in ["random", "bulk"] {
+        let load = ["--load", load, "--durability", "none"];
+        let table = expect(0, &[&common[..], &kill, &load].concat(), b"");
+        let line = |engine: &str| {
+            let cells: Vec<&str> = table
+                .lines()
+                .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
+                .find(|cells| cells.len() == 7 && cells[1..3] == ["c", engine])
+                .unwrap_or_else(|| panic!("no line of {engine} in: {table}"));
+            cells[4].parse::<f64>().unwrap()
+        };
+        assert!(table.contains("s to open") && table.contains("s to 90 %"), "{table}");
+        assert!(line("treeline") < 60.0 && line("turtle") < 60.0, "{table}");
+        assert!(!table.contains("c (reads)"), "the killed workload has no row: {table}");
+        assert_eq!(std::fs::read_dir(files).unwrap().count(), 0, "the engines' files are gone");
+    }
+}
+
+/// Every figure but the last prints its table, on engines that are there.
+#[test]
+fn figures_of_a_paper_are_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path().to_str().unwrap();
+    let common = ["--records", "2K", "--seconds", "0.05", "--dir", files];
+    let tiered = ["bench", "paper", "tiered", "--engines", "turtle,treeline", "--threads", "2"];
+    let memory = ["--memory", "1MiB,2MiB", "--warmup", "0"];
+    let figures = ["table1", "table2", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17"];
+    let tables = expect(0, &[&tiered[..], &common, &memory, &figures].concat(), b"");
+    for figure in figures {
+        assert!(tables.contains(&format!("\n{figure}: ")), "no {figure} in: {tables}");
+    }
+    assert_eq!(tables.matches("| turtle").count(), 19, "{tables}");
+    for bare in [&["10"][..], &["treeline", "10"]] {
+        let figure = [&["bench", "paper"], bare, &common, &["--runs", "1"]].concat();
+        let table = expect(0, &figure, b"");
+        assert!(table.contains("| forecast "), "{table}");
+    }
+    let help = expect(0, &["bench", "paper", "treeline", "8", "--help"], b"");
+    assert!(help.contains("--technique"), "{help}");
+    assert_eq!(std::fs::read_dir(files).unwrap().count(), 0, "the engines' files are gone");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
 
-use crate::leaf::{DIRTY, GAP, TierLeaf, WRITING};
+use crate::leaf::{DIRTY, GAP, REMOVED, TierLeaf, WRITING};
 use crate::records::{Record, Records};
 use crate::tier::{Held, HotTier};
 
@@ -151,7 +151,8 @@ impl HotTier {
     }
 
     /// Ends the sweep of these records, of which the cold structure has the first `written` now. Those
-    /// that nothing changed meanwhile become clean, and leave if nobody asked for them (rules H1, H2).
+    /// that nothing changed meanwhile become clean, and leave if nobody asked for them, or if they are
+    /// removals (rules H1, H2).
     /// `lost` is called for each that was replaced meanwhile and that the cold structure does not have:
     /// nothing names its value any more (rule H23).
     pub fn finish(&self, victims: &Records, written: usize, lost: &mut dyn FnMut(Record<'_>)) {
@@ -173,7 +174,8 @@ impl HotTier {
             }
             leaf.set_flags(index, flags & !(WRITING | DIRTY));
             self.dirty.fetch_sub(1, Relaxed);
-            if held.references.get(index) == 0 {
+            // Ranges would pass over removals that nobody asked for.
+            if flags & REMOVED != 0 || held.references.get(index) == 0 {
                 self.let_leave(&held, index);
             }
         }

@@ -284,6 +284,18 @@ fn h3_what_was_read_before_a_change_is_not_admitted() {
     assert_eq!(world.get(b"key").as_deref(), Some(&b"v3"[..]));
 }
 
+/// H24: what was read before all clean records left does not enter, though none of them was in its leaf.
+#[test]
+fn h24_what_was_read_before_a_load_is_not_admitted() {
+    let world = World::new(1 << 20);
+    let (cached, before) = world.tier.look(b"key", &mut Vec::new());
+    assert_eq!(cached, Cached::Unknown);
+    world.tier.let_all_leave();
+    assert!(!world.tier.admit(b"key", None, before));
+    let (_, now) = world.tier.look(b"key", &mut Vec::new());
+    assert!(world.tier.admit(b"key", None, now));
+}
+
 /// Hits count as soon in the leaves before the hand, an eighth of all, and nowhere else.
 #[test]
 fn hits_before_the_hand_are_counted() {

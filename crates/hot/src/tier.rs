@@ -446,7 +446,7 @@ impl HotTier {
         }
     }
 
-    /// Notes a use of the first so many records of a piece, in its direction, which makes them more likely to
+    /// Notes a use of the first `count` records of a piece, in its direction, which makes them more likely to
     /// stay.
     pub fn touch(&self, piece: &Piece, direction: Direction, count: usize) {
         let Some(seen) = piece.seen else { return };

@@ -26,11 +26,9 @@ const LIMITS: Limits = Limits { circle: 4, fields: 15, lines: 80 };
 
 /// Crates that have a row of their own. A limit may only be lowered; a row that is no higher than
 /// [`LIMITS`] anywhere is removed.
-const ROWS: [(&str, Limits); 4] = [
+const ROWS: [(&str, Limits); 3] = [
     // Of its `Row`, a list of numbers.
     ("bench", Limits { fields: 33, ..LIMITS }),
-    // Its `YcsbArguments` is a list of command-line arguments.
-    ("cli", Limits { fields: 25, ..LIMITS }),
     // Its `Stats` is a list of numbers.
     ("db", Limits { fields: 17, ..LIMITS }),
     // Its `EngineStats` is a list of numbers.

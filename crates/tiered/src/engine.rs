@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwap, Guard};
 
 use spinney_access::{BTree, TreeRoot};
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{Error, Lsn, Result, Stalls, probe};
@@ -15,12 +16,13 @@ use spinney_engine::{
 };
 use spinney_extent::values::{LargeList, Owner};
 use spinney_extent::{BlockKind, Checkpoint, Store, Values};
-use spinney_hot::{Admission, Cached, HotTier, Promotion, Replaced};
+use spinney_hot::{Cached, HotTier, Replaced};
 use spinney_preimages::PreImages;
 
-use crate::options::{self, Tuning, check_option};
+use crate::options::{self, check_option};
 use crate::payload::Payload;
-use crate::sweep::Sweeper;
+use crate::promote::Chosen;
+use crate::sweep::Sweeps;
 
 /// The row of `2btree` in the registry.
 pub const ROW: Row = Row {
@@ -74,11 +76,8 @@ pub struct Tiered {
     pub(crate) replaced: Mutex<Vec<Arc<BTree>>>,
     /// What the newest slot names.
     pub(crate) named: Mutex<Option<Payload>>,
-    pub(crate) sweeper: Mutex<Sweeper>,
-    pub(crate) tuning: Tuning,
-    pub(crate) admission: ArcSwap<Admission>,
-    /// Draws of [`Admission::admits`] so far.
-    pub(crate) draws: AtomicU64,
+    pub(crate) sweeps: Sweeps,
+    pub(crate) chosen: Chosen,
     pub(crate) progress: Progress,
     /// Held by whoever publishes a checkpoint.
     pub(crate) publishing: Mutex<()>,
@@ -179,10 +178,8 @@ impl Tiered {
             tree: OnceLock::new(),
             replaced: Mutex::new(Vec::new()),
             named: Mutex::new(payload),
-            sweeper: Mutex::new(Sweeper::default()),
-            tuning: Tuning::default(),
-            admission: ArcSwap::from_pointee(Admission::new(Promotion::Auto, TIER_BYTES_MIN)),
-            draws: AtomicU64::new(0),
+            sweeps: Sweeps::default(),
+            chosen: Chosen::default(),
             progress: Progress::new(redo),
             publishing: Mutex::new(()),
             stalls: Stalls::default(),
@@ -420,7 +417,7 @@ impl Engine for Tiered {
     }
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
-        self.tuning.choose(options::parse(name, value)?);
+        self.chosen.tuning.choose(options::parse(name, value)?);
         self.follow_memory();
         Ok(())
     }
@@ -439,6 +436,9 @@ impl Engine for Tiered {
         stats.records_cached = self.hot.len();
         stats.records_dirty = self.hot.dirty();
         stats.cache_bytes = self.hot.bytes() + self.cache.used();
+        let pages = self.tree().map_or(0, |tree| tree.pages() * tree.page_bytes());
+        stats.pages = pages / PAGE_BYTES as u64 + self.store().payload_pages();
+        stats.page_cache_bytes = self.cache.used();
         stats.live_bytes = self.data_bytes();
         stats.checkpoints = self.progress.checkpoints.load(SeqCst);
         stats

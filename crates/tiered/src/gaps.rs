@@ -28,7 +28,7 @@ const RUN_MAX: usize = 16;
 /// The first records of a piece that need no look at the tree.
 pub(crate) struct Covered<'a> {
     pub(crate) records: Vec<Record<'a>>,
-    /// Where the range goes on; `None` at its end.
+    /// Where the range continues; `None` at its end.
     pub(crate) next: Option<Bound<Vec<u8>>>,
 }
 

@@ -20,18 +20,27 @@
 //! everything up to the redo LSN is in the root; later records may be there, too, and replay applies them
 //! again. Migration is never logged.
 //!
-//! **Large values.** A put over a record of the tier supersedes what that names; over a key that only the tree
-//! has, the merge does when it replaces the record. A value that was superseded before a checkpoint began is
+//! **Large values.** A put over a dirty record of the tier supersedes what that names. What a clean record names
+//! the tree names, too, and the merge that replaces it there supersedes it. What a sweep has copied comes to
+//! the tree, or the sweep says that it was lost (rule H23). A value that was superseded before a checkpoint began is
 //! not named by its root; one that was superseded later may be, and is listed.
 //!
 //! **Invariants**
 //! 1. A key's newest value is in the tier, or in the tree and not in the tier, or the same in both.
 //! 2. One thread sweeps at a time, so no two merge versions of one key (H17).
 //! 3. No checkpoint is published while the log is replayed (P19).
+//! 4. A promoted record enters under the moment of the tier's leaf at the look that missed it (H3).
 //!
 //! **Differs from the paper**: pages are never written in place; downward moves are not logged.
 //!
-//! One tier (`btree`) is a small one: it gathers writes, and keeps no record that was only read.
+//! **Two tiers** (the default). Records that were read from pages may be promoted (`promote`): they enter the
+//! tier clean. The hand lets those leave that nobody asked for. Short ranges come along with what lies between
+//! them, so that they end in memory (`gaps`).
+//!
+//! **One tier** (the option `tiers=1`; the paper's base) is a small one: it gathers writes, and keeps no record that
+//! was only read.
+//!
+//! Read `engine` first, then `sweep`, `promote`, `gaps` and `scan`, `memory`, `kept` (snapshots), `maintain`.
 
 #![forbid(unsafe_code)]
 

@@ -17,8 +17,6 @@ use spinney_io::{Directory, Purpose};
 use crate::engine::Tiered;
 use crate::payload::Payload;
 
-/// Leaves of the tier that the background merges at once.
-const SWEEPS_AT_ONCE: u64 = 4;
 /// Pages that a piece of a copy reads.
 const PIECE_PAGES: usize = 64;
 /// Records of a scan of a check.
@@ -39,8 +37,12 @@ impl Tiered {
         Ok(())
     }
 
-    /// Calls `see` with each record there is, in the order of the keys.
-    fn each_record(&self, see: &mut dyn FnMut(&[u8], ValueRef<'_>) -> Result<()>) -> Result<()> {
+    /// Calls `see` with each record there is, in the order of the keys, and `rest` now and then.
+    fn each_record(
+        &self,
+        see: &mut dyn FnMut(&[u8], ValueRef<'_>) -> Result<()>,
+        rest: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         let (mut chunk, mut lower) = (Chunk::default(), Bound::Unbounded);
         loop {
             chunk.clear();
@@ -54,6 +56,7 @@ impl Tiered {
             };
             self.scan(&request, &mut chunk)?;
             (0..chunk.len()).map(|index| chunk.get(index)).try_for_each(|(k, v)| see(k, v))?;
+            rest()?;
             if chunk.finished {
                 return Ok(());
             }
@@ -73,15 +76,9 @@ impl Maintain for Tiered {
         self.values.reuse();
         self.discard_replaced()?;
         let mut worked = self.tend_pre_images()?;
+        worked |= self.sweep_removals()?;
         worked |= self.store().give_back(GiveBack::Much)? > 0;
-        if self.wants_sweep()
-            && let Some(mut sweeper) = self.sweeper.try_lock()
-        {
-            for _ in 0..SWEEPS_AT_ONCE {
-                self.sweep(&mut sweeper, true)?;
-            }
-            worked = true;
-        }
+        worked |= self.sweep_in_background()?;
         if self.cache.dirty_bytes() > self.cache.bytes() / 2
             && let Some(tree) = self.tree()
         {
@@ -106,7 +103,7 @@ impl Maintain for Tiered {
         let mut report = VerifyReport::default();
         {
             let _no_checkpoint = self.publishing.lock();
-            let _no_sweep = self.sweeper.lock();
+            let _no_sweep = self.sweeps.sweeper.lock();
             report.pages = self.store().payload_pages();
             self.store().verify_checkpoint()?;
             let mut owned: Vec<Extent> = Vec::new();
@@ -130,13 +127,15 @@ impl Maintain for Tiered {
         watch(report.pages)?;
         let _pin = self.values.pin();
         let (mut records, mut pointers) = (0, Vec::new());
-        self.each_record(&mut |_, value| {
+        let mut see = |_: &[u8], value: ValueRef<'_>| {
             records += 1;
             if value.large {
                 pointers.push(self.values.decode(value.bytes)?);
             }
             Ok(())
-        })?;
+        };
+        // Leaves are counted already; this is a chance to end.
+        self.each_record(&mut see, &mut || watch(0))?;
         report.records = records;
         for pointer in pointers {
             self.values.check_owned(&pointer)?;
@@ -149,6 +148,7 @@ impl Maintain for Tiered {
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
         self.context.poison.check()?;
         let log = self.context.log.clone();
+        self.make_frames();
         let tree = BTree::create(self.store().clone(), &self.cache, self.order, log)?;
         let loaded = Loaded::new(&self.values);
         let loading =
@@ -284,7 +284,7 @@ impl Bulk for Loading<'_> {
         self.check_empty()?;
         // What is left of the records before are removals.
         keyspace.bring_all_home()?;
-        let _no_sweep = keyspace.sweeper.lock();
+        let _no_sweep = keyspace.sweeps.sweeper.lock();
         let redo = keyspace.context.log.last_lsn();
         let tree = Arc::new(self.tree.take().expect("it is not installed"));
         let live = self.loaded.extents();

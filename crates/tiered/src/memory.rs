@@ -6,7 +6,8 @@
 use spinney_base::shim::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
-use spinney_hot::Admission;
+use spinney_hot::{Admission, Hand};
+use spinney_records::Side;
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
 
@@ -37,7 +38,7 @@ impl Tiered {
 
     /// Bytes of memory that are neither the tier's nor pages'.
     fn others(&self) -> u64 {
-        self.values.bytes() + self.pre_images.memory_bytes() + self.admission.load().bytes()
+        self.values.bytes() + self.pre_images.memory_bytes() + self.chosen.admission.load().bytes()
     }
 
     /// Bytes that all inner nodes take: with them in memory a lookup reads one page at most.
@@ -52,7 +53,8 @@ impl Tiered {
         let others = self.others();
         let both = target.saturating_sub(others);
         let least = self.cache_bytes_min().max(self.node_bytes().min(both / 2));
-        let tier = self.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);
+        let tier =
+            self.chosen.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);
         self.hot.resize(tier);
         self.follow_admission(tier);
         let pages = both.saturating_sub(tier).max(self.cache_bytes_min());
@@ -63,14 +65,29 @@ impl Tiered {
                 self.make_frames();
             }
         }
-        self.context.memory.set_used(self.hot.bytes() + self.cache.used() + others);
+        self.tell_account(both, others);
+    }
+
+    /// Tells the account what is used, whether more could be, and what the last bytes were worth.
+    fn tell_account(&self, both: u64, others: u64) {
+        let (account, cache) = (&self.context.memory, self.cache.stats());
+        let tier = self.hot.bytes();
+        account.set_used(tier + cache.used_bytes + others);
+        // What was never short of memory has no use for more.
+        let is_short = cache.evicted > 0 || self.hot.is_full();
+        account.set_full(is_short && tier + cache.used_bytes >= both / 8 * 7);
+        let records = Side { worth: self.hot.soon_hits(), bytes: tier / Hand::SOON_PART };
+        let pages = Side { worth: cache.regretted, bytes: cache.regret_bytes };
+        account.set_worth(self.chosen.worth.lock().follow(&[records, pages]));
     }
 
     /// Lets admission remember as much as suits a tier of this size, and go by what was chosen.
     fn follow_admission(&self, tier: u64) {
-        let now = self.admission.load();
-        if !now.suits(self.tuning.promotion(), tier) {
-            self.admission.store(Arc::new(Admission::new(self.tuning.promotion(), tier)));
+        let now = self.chosen.admission.load();
+        if !now.suits(self.chosen.tuning.promotion(), tier) {
+            self.chosen
+                .admission
+                .store(Arc::new(Admission::new(self.chosen.tuning.promotion(), tier)));
         }
     }
 

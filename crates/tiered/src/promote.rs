@@ -4,19 +4,47 @@
 //! (rule H3): whatever replaced the record since is in that leaf, or has left it, which is counted there. The
 //! paper validates the hot and the cold page.
 
+use arc_swap::ArcSwap;
 use spinney_base::ValueRef;
 use spinney_base::runtime::SplitMix;
-use spinney_base::shim::atomic::Ordering::Relaxed;
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Found;
-use spinney_hot::{Records, Seen};
+use spinney_hot::{Admission, Promotion, Records, Seen};
 
-use crate::engine::Tiered;
+use spinney_records::Worth;
+
+use crate::engine::{TIER_BYTES_MIN, Tiered};
+use crate::options::Tuning;
+
+/// What was chosen of a keyspace, and which records are kept.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub(crate) tuning: Tuning,
+    pub(crate) admission: ArcSwap<Admission>,
+    /// Draws of [`Admission::admits`] so far.
+    draws: AtomicU64,
+    /// What the memory has been worth.
+    pub(crate) worth: Mutex<Worth>,
+}
+
+impl Default for Chosen {
+    fn default() -> Self {
+        let admission = Admission::new(Promotion::Auto, TIER_BYTES_MIN);
+        Chosen {
+            tuning: Tuning::default(),
+            admission: ArcSwap::from_pointee(admission),
+            draws: AtomicU64::new(0),
+            worth: Mutex::default(),
+        }
+    }
+}
 
 impl Tiered {
     /// Whether records stay in the tier because they are asked for.
     #[inline]
     pub(crate) fn promotes(&self) -> bool {
-        self.tuning.keeps_records() && !self.is_replaying()
+        self.chosen.tuning.keeps_records() && !self.is_replaying()
     }
 
     /// Promotes what a look-up has read from the tree, or not.
@@ -39,8 +67,8 @@ impl Tiered {
 
     /// Whether a record with this hash of its key comes to be kept, now that it was missed.
     pub(crate) fn admits(&self, hash: u64) -> bool {
-        let draw = SplitMix(self.draws.fetch_add(1, Relaxed)).next_u64();
-        self.admission.load().admits(hash, draw)
+        let draw = SplitMix(self.chosen.draws.fetch_add(1, Relaxed)).next_u64();
+        self.chosen.admission.load().admits(hash, draw)
     }
 
     /// Admits a record, or lets others leave to make room for the next one.
@@ -54,9 +82,9 @@ impl Tiered {
 
     /// Moves the hand over a leaf, unless somebody sweeps.
     fn let_some_leave(&self) {
-        if let Some(mut sweeper) = self.sweeper.try_lock() {
+        if let Some(mut sweeper) = self.sweeps.sweeper.try_lock() {
             let passed = self.hot.advance(&mut sweeper.hand, false, &mut Records::default());
-            self.admission.load().note(passed);
+            self.chosen.admission.load().note(passed);
         }
     }
 }

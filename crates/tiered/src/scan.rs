@@ -65,25 +65,12 @@ impl Tiered {
         loop {
             let start = from(&near, is_forward);
             self.hot.range(start.as_deref(), direction, most, &mut piece);
-            if is_forward && hidden.is_none() && self.tuning.keeps_records() {
-                let covered = covered(&piece, &near, request);
-                let count = covered.records.len();
-                if count > 0 || covered.next.as_ref() != Some(&near) {
-                    self.hot.touch(&piece, direction, count);
-                    let mut records = OfTier { records: covered.records, at: 0 };
-                    if !overlay::lay(&mut records, &Chunk::default(), request, chunk) {
-                        return Ok(());
-                    }
-                    let Some(next) = covered.next else {
-                        chunk.finished = true;
-                        return Ok(());
-                    };
-                    near = next;
-                    if overlay::is_full(request, chunk) {
-                        chunk.resume = Some(near);
-                        return Ok(());
-                    }
-                    continue;
+            self.note_removals(&piece);
+            if is_forward && hidden.is_none() && self.chosen.tuning.keeps_records() {
+                match self.answer_alone(&piece, &mut near, request, chunk) {
+                    Alone::All => return Ok(()),
+                    Alone::Some => continue,
+                    Alone::Nothing => {}
                 }
             }
             // Before the tree is read: what is hidden by then lies in its page (S12).
@@ -104,26 +91,8 @@ impl Tiered {
                 _ => cold.finished = true,
             }
             let told = overlay::beyond(&mut cold);
-            let covers = |key: &[u8]| {
-                clipped.contains(key)
-                    && match &told {
-                        None | Some(Bound::Unbounded) => true,
-                        Some(Bound::Included(next)) => {
-                            if is_forward {
-                                key < &next[..]
-                            } else {
-                                key > &next[..]
-                            }
-                        }
-                        Some(Bound::Excluded(next)) => {
-                            if is_forward {
-                                key <= &next[..]
-                            } else {
-                                key >= &next[..]
-                            }
-                        }
-                    }
-            };
+            let covers =
+                |key: &[u8]| clipped.contains(key) && is_told(told.as_ref(), key, is_forward);
             shown.retain(|record| covers(record.key));
             if !is_forward {
                 shown.reverse();
@@ -157,6 +126,68 @@ type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 fn bounds(of: &OwnedBounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (of.0.as_ref().map(Vec::as_slice), of.1.as_ref().map(Vec::as_slice))
+}
+
+/// How far the tier has answered a range without the tree.
+enum Alone {
+    All,
+    Some,
+    Nothing,
+}
+
+/// Whether the tree has told of a key, which has gone as far as `told`.
+fn is_told(told: Option<&Bound<Vec<u8>>>, key: &[u8], is_forward: bool) -> bool {
+    match told {
+        None | Some(Bound::Unbounded) => true,
+        Some(Bound::Included(next)) if is_forward => key < &next[..],
+        Some(Bound::Included(next)) => key > &next[..],
+        Some(Bound::Excluded(next)) if is_forward => key <= &next[..],
+        Some(Bound::Excluded(next)) => key >= &next[..],
+    }
+}
+
+/// Removals of a piece from which on they are merged for the sake of ranges. With fewer, each costs a merge; with
+/// more, the first record of a queue costs all of them.
+const REMOVALS_MAX: usize = 32;
+
+impl Tiered {
+    /// Appends what the tier alone knows of an ascending range, and moves `near` behind that.
+    fn answer_alone(
+        &self,
+        piece: &Piece,
+        near: &mut Bound<Vec<u8>>,
+        request: &ScanRequest<'_>,
+        chunk: &mut Chunk,
+    ) -> Alone {
+        let covered = covered(piece, near, request);
+        let count = covered.records.len();
+        if count == 0 && covered.next.as_ref() == Some(near) {
+            return Alone::Nothing;
+        }
+        self.hot.touch(piece, spinney_hot::Direction::Forward, count);
+        let mut records = OfTier { records: covered.records, at: 0 };
+        if !overlay::lay(&mut records, &Chunk::default(), request, chunk) {
+            return Alone::All;
+        }
+        let Some(next) = covered.next else {
+            chunk.finished = true;
+            return Alone::All;
+        };
+        *near = next;
+        if overlay::is_full(request, chunk) {
+            chunk.resume = Some(near.clone());
+            return Alone::All;
+        }
+        Alone::Some
+    }
+
+    /// Notes where a piece of the tier has many removals that are to be merged.
+    fn note_removals(&self, piece: &Piece) {
+        let mut removed = piece.records.iter().filter(|one| one.is_dirty && one.value.is_none());
+        if let Some(record) = removed.nth(REMOVALS_MAX) {
+            self.met_removals(record.key);
+        }
+    }
 }
 
 /// The part of a range from `near` on that the tier's piece covers, and whether the range goes on behind it.

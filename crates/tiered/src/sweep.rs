@@ -8,6 +8,7 @@
 use std::cell::Cell;
 
 use spinney_access::Change;
+use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, Result, probe};
 use spinney_hot::{Hand, Records};
 
@@ -18,11 +19,27 @@ const LAPS_MAX: u32 = 8;
 /// Dirty records are merged for the sake of room while at least this many of four are dirty.
 const DIRTY_FOURTHS: u64 = 3;
 
+/// Leaves of the tier that the background merges at once.
+const SWEEPS_AT_ONCE: u64 = 4;
+/// Leaves of the tier that it passes at once where the tier has too many.
+const PASSES_AT_ONCE: u64 = 256;
+/// Most places of removals that are noted for the background.
+const MET_MAX: usize = 64;
+
 /// Who sweeps: where it is in the order of the keys, and what it has taken.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
     pub(crate) hand: Hand,
     victims: Records,
+}
+
+/// Sweeps of a keyspace.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps {
+    /// Held by the one thread that sweeps (H17).
+    pub(crate) sweeper: Mutex<Sweeper>,
+    /// Where ranges passed over many removals.
+    met: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Tiered {
@@ -34,7 +51,7 @@ impl Tiered {
         if self.hot.reserve(key, value) {
             return Ok(());
         }
-        let mut sweeper = self.sweeper.lock();
+        let mut sweeper = self.sweeps.sweeper.lock();
         let mut laps = 0;
         loop {
             if self.hot.reserve(key, value) {
@@ -48,9 +65,25 @@ impl Tiered {
         }
     }
 
+    /// Sweeps so that writers find room, and follows a target that has shrunk; says whether it did something.
+    pub(crate) fn sweep_in_background(&self) -> Result<bool> {
+        let is_over = self.hot.bytes() > self.hot.target();
+        if !is_over && !self.wants_sweep() {
+            return Ok(false);
+        }
+        let Some(mut sweeper) = self.sweeps.sweeper.try_lock() else { return Ok(false) };
+        for _ in 0..if is_over { PASSES_AT_ONCE } else { SWEEPS_AT_ONCE } {
+            if is_over && self.hot.bytes() <= self.hot.target() {
+                break;
+            }
+            self.sweep(&mut sweeper, true)?;
+        }
+        Ok(true)
+    }
+
     /// Whether the background should sweep, so that writers find room.
-    pub(crate) fn wants_sweep(&self) -> bool {
-        let is_due = match self.tuning.keeps_records() {
+    fn wants_sweep(&self) -> bool {
+        let is_due = match self.chosen.tuning.keeps_records() {
             true => self.hot.is_full() && self.is_mostly_dirty(),
             false => self.hot.bytes() > self.hot.target() / 2,
         };
@@ -68,7 +101,7 @@ impl Tiered {
         let Sweeper { hand, victims } = sweeper;
         victims.clear();
         let begin = hand.at().to_vec();
-        let keeps = self.tuning.keeps_records();
+        let keeps = self.chosen.tuning.keeps_records();
         if !keeps {
             self.hot.take_along(&begin, None, victims);
             self.bring_home(victims)?;
@@ -76,7 +109,7 @@ impl Tiered {
             self.hot.pass(&begin, false, &mut Records::default());
         }
         let passed = self.hot.advance(hand, false, victims);
-        self.admission.load().note(passed);
+        self.chosen.admission.load().note(passed);
         let stays = passed.records - passed.asked - passed.left;
         if keeps && stays > 0 && (takes_dirty || self.is_mostly_dirty()) {
             let end = Some(hand.at()).filter(|at| !at.is_empty());
@@ -90,6 +123,23 @@ impl Tiered {
         Ok(hand.at().is_empty())
     }
 
+    /// Notes that a range has passed over removals at a key.
+    pub(crate) fn met_removals(&self, at: &[u8]) {
+        if let Some(mut met) = self.sweeps.met.try_lock()
+            && met.len() < MET_MAX
+            && met.last().is_none_or(|last| last != at)
+        {
+            met.push(at.to_vec());
+        }
+    }
+
+    /// Merges removals that ranges passed over; says whether there were any.
+    pub(crate) fn sweep_removals(&self) -> Result<bool> {
+        let met = std::mem::take(&mut *self.sweeps.met.lock());
+        self.sweep_keys(&met)?;
+        Ok(!met.is_empty())
+    }
+
     /// Merges all records that are dirty now into the tree.
     ///
     /// # Errors
@@ -98,7 +148,7 @@ impl Tiered {
         let mut from = Some(Vec::new());
         while let Some(at) = from {
             // Writers that need room have their turn between two leaves.
-            let mut sweeper = self.sweeper.lock();
+            let mut sweeper = self.sweeps.sweeper.lock();
             let victims = &mut sweeper.victims;
             victims.clear();
             from = self.hot.take_along(&at, None, victims);
@@ -112,7 +162,7 @@ impl Tiered {
     /// # Errors
     /// As [`Tiered::reserve`].
     pub(crate) fn sweep_keys(&self, keys: &[Vec<u8>]) -> Result<()> {
-        let mut sweeper = self.sweeper.lock();
+        let mut sweeper = self.sweeps.sweeper.lock();
         for key in keys {
             sweeper.victims.clear();
             self.hot.take_along(key, None, &mut sweeper.victims);

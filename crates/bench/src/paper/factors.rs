@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use spinney_base::Result;
 
 use crate::dataset::DatasetName;
-use crate::distribution::Distribution;
+use crate::distribution::{Distribution, Generator};
 use crate::paper::{draw, say};
 use crate::parent::{self, Interrupted, Measured, OwnDirectory};
-use crate::plan::{Durability, Plan, TornWrites, Workload};
+use crate::plan::{Durability, LoadOrder, Plan, TornWrites, Workload};
 use crate::row::Row;
 use crate::table::grouped;
 
@@ -271,14 +271,17 @@ fn plan(how: &Factors, technique: &Technique, switch: &str, directory: PathBuf) 
         engine: "treeline".to_owned(),
         workloads: technique.workloads.to_vec(),
         records: how.records,
+        load: LoadOrder::Random,
         record_size: how.record_size,
         threads: how.threads,
         warmup_seconds: if drifts { 0.0 } else { how.seconds / 4.0 },
         seconds: how.seconds,
         // Half of them insert, so that every place is hot once.
         operations: drifts.then_some(2 * how.records),
+        kill: None,
         distribution: technique.distribution,
         theta: 0.99,
+        zipf: Generator::Exact,
         memory: how.memory,
         durability: how.durability,
         torn_writes: how.torn_writes,

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use spinney_base::size::display_bytes;
@@ -142,12 +143,12 @@ impl Results {
                     self.notes.push(format!("{}: failed: {message}", plan.engine));
                 }
             }
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         };
         let ended = processes::converse(&run.child_arguments, plan, run.interrupted, hear);
         bar.finish_and_clear();
         match ended? {
-            Ended::InOrder => {}
+            Ended::InOrder | Ended::Killed => {}
             Ended::Interrupted => self.interrupted = true,
             Ended::Died(status) => {
                 self.failed = true;
