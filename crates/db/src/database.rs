@@ -135,7 +135,7 @@ impl Db {
 
     /// Opens a keyspace, or makes it. `options` are [`KeyspaceOptions`], an [`EngineKind`], or the
     /// options of one engine: [`TreeLineOptions`](crate::TreeLineOptions),
-    /// [`TurtleOptions`](crate::TurtleOptions).
+    /// [`TurtleOptions`](crate::TurtleOptions), [`TwoBTreeOptions`](crate::TwoBTreeOptions).
     ///
     /// # Errors
     /// `InvalidArgument` when the name is unusable, an option is not one of the engine's, the keyspace

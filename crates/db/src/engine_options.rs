@@ -59,6 +59,31 @@ pub struct TurtleOptions {
     own: Vec<(String, String)>,
 }
 
+/// Options of a keyspace of `2btree`. Without any it keeps two tiers and chooses by itself which records
+/// are kept singly. Options hold until the database is closed.
+///
+/// ```
+/// # fn main() -> spinney_db::Result<()> {
+/// # let directory = tempfile::tempdir().unwrap();
+/// # use spinney_db::{Db, Options};
+/// # let db = Db::open(directory.path(), Options::default())?;
+/// use spinney_db::{EngineKind, TwoBTreeOptions};
+/// let items = db.keyspace("items", TwoBTreeOptions::default().tier_percent(60).promotion(0.3))?;
+/// assert_eq!(items.engine(), EngineKind::TwoBTree);
+/// items.insert("ada:1", "a short range of neighbours")?;
+/// assert_eq!(items.prefix("ada:").count(), 1);
+/// let plain = db.keyspace("plain", TwoBTreeOptions::default().one_tier())?;
+/// plain.insert("ada", "a record of a plain B+tree")?;
+/// assert!(db.keyspace("other", TwoBTreeOptions::default().tier_percent(96)).is_err());
+/// assert!(db.keyspace("other", TwoBTreeOptions::default().promotion(1.5)).is_err());
+/// # db.close()
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TwoBTreeOptions {
+    own: Vec<(String, String)>,
+}
+
 fn set(own: &mut Vec<(String, String)>, name: &str, value: impl ToString) {
     own.retain(|(other, _)| other != name);
     own.push((name.to_owned(), value.to_string()));
@@ -191,6 +216,35 @@ impl TurtleOptions {
     }
 }
 
+impl TwoBTreeOptions {
+    fn with(mut self, name: &str, value: impl ToString) -> Self {
+        set(&mut self.own, name, value);
+        self
+    }
+
+    /// Keeps one tier: pages stay in memory for reads, and single records only until they are merged
+    /// into their pages. This is the plain B+tree that the paper compares with. Default: two tiers. The
+    /// options below have no effect with one tier.
+    #[must_use]
+    pub fn one_tier(self) -> Self {
+        self.with("tiers", 1)
+    }
+
+    /// Most percent of the keyspace's memory for single records, from 10 to 95; default 90. They get less
+    /// where pages need it: the estimate for inner nodes is 32 bytes for each page of the tree.
+    #[must_use]
+    pub fn tier_percent(self, percent: u64) -> Self {
+        self.with("tier", percent)
+    }
+
+    /// Share of the records read from pages that are kept singly from then on, from 0 to 1; the paper's
+    /// promotion rate F. Default: the engine chooses by what is asked for again.
+    #[must_use]
+    pub fn promotion(self, share: f64) -> Self {
+        self.with("promotion", share)
+    }
+}
+
 impl From<TreeLineOptions> for KeyspaceOptions {
     fn from(options: TreeLineOptions) -> KeyspaceOptions {
         KeyspaceOptions::default().engine(EngineKind::TreeLine).own(options.own)
@@ -200,6 +254,12 @@ impl From<TreeLineOptions> for KeyspaceOptions {
 impl From<TurtleOptions> for KeyspaceOptions {
     fn from(options: TurtleOptions) -> KeyspaceOptions {
         KeyspaceOptions::default().engine(EngineKind::Turtle).own(options.own)
+    }
+}
+
+impl From<TwoBTreeOptions> for KeyspaceOptions {
+    fn from(options: TwoBTreeOptions) -> KeyspaceOptions {
+        KeyspaceOptions::default().engine(EngineKind::TwoBTree).own(options.own)
     }
 }
 
@@ -254,5 +314,22 @@ mod tests {
         }
         // The last word counts.
         assert_eq!(turtle.checkpoint_distance(5).own.len(), 2);
+        let two = TwoBTreeOptions::default();
+        let all = two.clone().one_tier().tier_percent(10).promotion(0.0);
+        assert_eq!(all.own.len(), 3);
+        for right in [all, two.clone().tier_percent(95).promotion(1.0)] {
+            KeyspaceOptions::from(right).check().unwrap();
+        }
+        let wrong = [
+            two.clone().tier_percent(9),
+            two.clone().tier_percent(96),
+            two.clone().promotion(-0.1),
+            two.clone().promotion(1.1),
+            two.clone().promotion(f64::NAN),
+        ];
+        for options in wrong {
+            assert!(KeyspaceOptions::from(options.clone()).check().is_err(), "{options:?}");
+        }
+        assert_eq!(two.promotion(0.2).promotion(0.3).own, [("promotion".into(), "0.3".into())]);
     }
 }

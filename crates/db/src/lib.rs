@@ -74,7 +74,7 @@ pub use compact::{CompactProgress, CompactReport};
 pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
 pub use db_snapshot::DbSnapshot;
-pub use engine_options::{Staging, TreeLineOptions, TurtleOptions};
+pub use engine_options::{Staging, TreeLineOptions, TurtleOptions, TwoBTreeOptions};
 pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use options::{Durability, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, Options, TornWrites};

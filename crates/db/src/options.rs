@@ -298,9 +298,10 @@ impl KeyspaceOptions {
     }
 
     /// Sets an option of the engine's own by name, for programs that take options as text, as
-    /// `spinney bench --<engine>.<option>` does. Others use [`TreeLineOptions`](crate::TreeLineOptions)
-    /// and [`TurtleOptions`](crate::TurtleOptions), which list the options. Choose the engine first. An
-    /// option holds from the opening of the keyspace until the database is closed.
+    /// `spinney bench --<engine>.<option>` does. Others use [`TreeLineOptions`](crate::TreeLineOptions),
+    /// [`TurtleOptions`](crate::TurtleOptions) and [`TwoBTreeOptions`](crate::TwoBTreeOptions), which list
+    /// the options. Choose the engine first. An option holds from the opening of the keyspace until the
+    /// database is closed.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {

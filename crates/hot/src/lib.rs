@@ -16,9 +16,9 @@
 //! whenever the hand meets it.
 //!
 //! **Rules** (numbers of the design): a record leaves only after its cold page has it (H1) and only if
-//! nothing changed it since it was copied (H2); a promoted copy enters only under the version of the
-//! key's stripe (H3); dirty and value change in one step (H5); a removal is a dirty record (H7); gap bits
-//! (H8).
+//! nothing changed it since it was copied (H2); a promoted copy enters only if its leaf is as at the look
+//! that missed it (H3); dirty and value change in one step (H5); a removal is a dirty record (H7); gap
+//! bits (H8).
 //!
 //! **Memory.** Leaves are blocks of 16 KiB. A record takes 8 bytes beside its own, up to 7 to the next
 //! word, and its share of what the leaf leaves unused; keys lose what all keys of their leaf share. A put

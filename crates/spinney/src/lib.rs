@@ -34,8 +34,8 @@ pub use spinney_db::{
     RestoreProgress, RestoreReport, Result, Runtime, SalvageProgress, SalvageReport,
     SalvagedKeyspace, Savepoint, ScrubStats, Snapshot, SnapshotStats, Staging, Stats, TornWrites,
     Transaction, TransactionCursor, TransactionKeys, TransactionOptions, TransactionStats,
-    TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, Value, ValueReader,
-    VerifyProgress, VerifyReport,
+    TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, TwoBTreeOptions, Value,
+    ValueReader, VerifyProgress, VerifyReport,
 };
 
 /// Limits of keys, values, batches and databases.
