@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spinney_base::Result;
-use spinney_base::shim::Mutex;
+use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_cache::Cache;
 use spinney_engine::{Found, Resident};
 use spinney_extent::Store;
@@ -62,7 +62,7 @@ impl BTree {
     }
 
     /// Keeps pages where they lie until the guard is dropped: none is written back.
-    pub fn hold_places(&self) -> impl Drop + '_ {
+    pub fn hold_places(&self) -> MutexGuard<'_, ()> {
         self.writing.lock()
     }
 
