@@ -11,7 +11,6 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Found;
 use spinney_hot::{Admission, Promotion, Records, Seen};
-
 use spinney_records::Worth;
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
