@@ -19,9 +19,12 @@ use spinney_extent::{BlockKind, Checkpoint, Store, Values};
 use spinney_hot::{Cached, HotTier, Replaced};
 use spinney_preimages::PreImages;
 
+use crate::image::Image;
+use crate::images::Images;
 use crate::options::{self, check_option};
 use crate::payload::Payload;
 use crate::promote::Chosen;
+use crate::run;
 use crate::sweep::Sweeps;
 
 /// The row of `2btree` in the registry.
@@ -36,7 +39,7 @@ pub const ROW: Row = Row {
         Ok(Box::new(crate::salvage::TieredSalvage::open(directory, name, keyspace)?))
     },
     check_option,
-    blocks: &[BlockKind::wide(8, "tree leaf"), BlockKind::wide(9, "inner node")],
+    blocks: &[BlockKind::wide(8, "tree leaf"), BlockKind::wide(9, "inner node"), run::IMAGE],
     purposes: &[],
     proving: Proving {
         options: &[
@@ -47,8 +50,8 @@ pub const ROW: Row = Row {
             &[("tier", "40"), ("promotion", "0.5")],
         ],
         states: [
-            &[("checkpoint", 1), ("sweep", 1), ("reshape", 1)],
-            &[("checkpoint", 1), ("sweep", 1)],
+            &[("checkpoint", 1), ("sweep", 1), ("reshape", 1), ("image", 1)],
+            &[("checkpoint", 1), ("sweep", 1), ("image", 1)],
         ],
         watched: Watched::Pages,
     },
@@ -79,6 +82,7 @@ pub struct Tiered {
     pub(crate) sweeps: Sweeps,
     pub(crate) chosen: Chosen,
     pub(crate) progress: Progress,
+    pub(crate) images: Images,
     /// Held by whoever publishes a checkpoint.
     pub(crate) publishing: Mutex<()>,
     pub(crate) stalls: Stalls,
@@ -163,8 +167,12 @@ impl Tiered {
         payload: Option<Payload>,
     ) -> Tiered {
         let order = payload.as_ref().map_or(ORDER, |payload| payload.order);
-        let list =
+        let images = Images::default();
+        let mut list =
             payload.as_ref().map_or_else(LargeList::default, |payload| payload.large.clone());
+        if !context.logged {
+            images.doubt(&mut list);
+        }
         let owner = Box::new(ByLsn(context.clone()));
         let store = Arc::new(store);
         let pre_images = PreImages::without_notes(context.clone(), store.clone());
@@ -181,6 +189,7 @@ impl Tiered {
             sweeps: Sweeps::default(),
             chosen: Chosen::default(),
             progress: Progress::new(redo),
+            images,
             publishing: Mutex::new(()),
             stalls: Stalls::default(),
             context,
@@ -235,6 +244,7 @@ impl Tiered {
             self.make_frames();
         }
         let mut owned: Vec<_> = self.values.owned().collect();
+        owned.extend(named.iter().flat_map(|payload| payload.dirty.extents()));
         let tree =
             named.map(|payload| BTree::open(store, &self.cache, self.order, log, payload.root));
         if let Some(tree) = &tree {
@@ -247,13 +257,14 @@ impl Tiered {
 
     /// Writes all that was applied before, and publishes it. The caller holds `publishing`.
     fn publish_all(&self, redo: Lsn) -> Result<()> {
+        // Before the image: what is superseded from here on may be named by it, or by leaves of the root.
         let cut = self.values.cut(redo.0);
-        self.bring_all_home()?;
+        let image = self.take_dirty()?;
         if self.tree().is_none() && self.values.is_empty() {
             // Nothing was ever merged, so nothing is named.
             return self.publish_nothing(redo);
         }
-        self.publish(&*self.tree_made()?, redo, || self.values.list(&cut))?;
+        self.publish(&*self.tree_made()?, redo, image, || self.values.list(&cut))?;
         self.values.settle(&cut);
         Ok(())
     }
@@ -269,25 +280,28 @@ impl Tiered {
         Ok(())
     }
 
-    /// Writes a tree and publishes it, with these large values. The caller holds `publishing`.
+    /// Writes a tree and publishes it, with an image and these large values. The caller holds `publishing`.
     pub(crate) fn publish(
         &self,
         tree: &BTree,
         redo: Lsn,
+        image: Image<'_>,
         large: impl FnOnce() -> LargeList,
     ) -> Result<()> {
         let log = &self.context.log;
         let mut named = None;
         tree.checkpoint(|root: TreeRoot| {
-            let large = large();
-            let payload = Payload { order: self.order, root, large };
+            let (large, dirty) = (large(), image.run.clone());
+            let payload = Payload { order: self.order, root, large, dirty };
             let checkpoint = Checkpoint { redo, structure: 0 };
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(checkpoint, &payload.encode(), durable)?;
             named = Some(payload);
             Ok(())
         })?;
-        *self.named.lock() = named;
+        image.keep();
+        let before = std::mem::replace(&mut *self.named.lock(), named);
+        before.into_iter().for_each(|before| before.dirty.release(self.store()));
         self.progress.published(redo);
         Ok(())
     }
@@ -360,6 +374,7 @@ impl Engine for Tiered {
         }
         let mut pointer = Vec::new();
         let replaced = self.hot.put(write.key, write.value, &mut pointer);
+        self.images.count_put();
         self.cancel(write, prepared);
         self.set_dirty(true);
         // What a clean record names the tree names, too, and the merge that replaces it there supersedes it; what
@@ -408,7 +423,8 @@ impl Engine for Tiered {
     }
 
     fn end_structure_replay(&self) -> Result<()> {
-        self.open_tree()
+        self.open_tree()?;
+        self.load_image()
     }
 
     fn end_replay(&self) -> Result<()> {
@@ -437,7 +453,8 @@ impl Engine for Tiered {
         stats.records_dirty = self.hot.dirty();
         stats.cache_bytes = self.hot.bytes() + self.cache.used();
         let pages = self.tree().map_or(0, |tree| tree.pages() * tree.page_bytes());
-        stats.pages = pages / PAGE_BYTES as u64 + self.store().payload_pages();
+        let others = self.store().payload_pages() + self.image_pages();
+        stats.pages = pages / PAGE_BYTES as u64 + others;
         stats.page_cache_bytes = self.cache.used();
         stats.live_bytes = self.data_bytes();
         stats.checkpoints = self.progress.checkpoints.load(SeqCst);

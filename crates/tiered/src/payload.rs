@@ -1,4 +1,4 @@
-//! The payload of a checkpoint: the root of the tree, and the extents of large values.
+//! The payload of a checkpoint: the root of the tree, the extents of large values, and the image.
 //!
 //! | size | field | meaning |
 //! |---|---|---|
@@ -8,7 +8,8 @@
 //! | 8 | live | how many extents follow |
 //! | 9 each | extent | of values that records name, as [`LargeExtent::encode`] writes it |
 //! | 8 | freed | how many extents follow |
-//! | 9 each | extent | of values that the root may still name, though they were superseded |
+//! | 9 each | extent | of values that the root or the image may still name, though they were superseded |
+//! | any | image | records that the root lacks, as [`Run::encode`] writes it |
 //!
 //! All integers are little-endian. A new keyspace has no payload. Checksums are the store's.
 
@@ -16,6 +17,8 @@ use spinney_access::{Place, TreeRoot};
 use spinney_base::{Error, ErrorKind, Result};
 use spinney_cache::ORDER_MAX;
 use spinney_extent::values::{LargeExtent, LargeList};
+
+use crate::run::Run;
 
 /// Most levels of a tree: each has at least twice as many pages as the one above.
 const LEVELS_MAX: u8 = 32;
@@ -26,6 +29,8 @@ pub(crate) struct Payload {
     pub(crate) order: u8,
     pub(crate) root: TreeRoot,
     pub(crate) large: LargeList,
+    /// Records that the root lacks.
+    pub(crate) dirty: Run,
 }
 
 impl Payload {
@@ -36,6 +41,7 @@ impl Payload {
             out.extend((list.len() as u64).to_le_bytes());
             list.iter().for_each(|extent| extent.encode(&mut out));
         }
+        self.dirty.encode(&mut out);
         out
     }
 
@@ -64,5 +70,6 @@ fn parse(mut left: &[u8]) -> Option<Payload> {
         LargeExtent::decode(&mut left, u64::from_le_bytes(*count))
     };
     let large = LargeList { live: list()?, freed: list()? };
-    left.is_empty().then_some(Payload { order: *order, root, large })
+    let dirty = Run::decode(&mut left)?;
+    left.is_empty().then_some(Payload { order: *order, root, large, dirty })
 }

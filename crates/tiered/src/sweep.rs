@@ -176,7 +176,7 @@ impl Tiered {
     }
 
     /// Changes the leaves of records that were taken, and ends their sweep.
-    fn bring_home(&self, victims: &Records) -> Result<()> {
+    pub(crate) fn bring_home(&self, victims: &Records) -> Result<()> {
         if victims.is_empty() {
             return Ok(());
         }
