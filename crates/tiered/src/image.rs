@@ -31,9 +31,9 @@ use spinney_hot::{Direction, Piece, Records};
 use spinney_io::{Purpose, without_reserve};
 
 use crate::engine::Tiered;
-use crate::images::{Dirty, note_named};
 #[cfg(doc)]
 use crate::images::Images;
+use crate::images::{Dirty, note_named};
 use crate::run::{Run, RunReader, RunWriter, TOGETHER, What};
 
 /// First byte of a place of the scrub that lies in the image.
@@ -174,11 +174,6 @@ impl Tiered {
         Ok(())
     }
 
-    /// Returns the pages of the image that the newest slot names.
-    pub(crate) fn image_pages(&self) -> u64 {
-        self.named.lock().as_ref().map_or(0, |named| named.dirty.pages())
-    }
-
     /// Merges the dirty records of a range; says whether there were any.
     ///
     /// # Errors
@@ -240,7 +235,8 @@ impl Tiered {
         match reader.read(TOGETHER) {
             Ok(None) => return None,
             Ok(Some(part)) => {
-                (0..part.pages).for_each(|index| seen.note(self.store().path(), part.page(index), Ok(())));
+                (0..part.pages)
+                    .for_each(|index| seen.note(self.store().path(), part.page(index), Ok(())));
             }
             Err(error) => seen.note(self.store().path(), first, Err(error)),
         }

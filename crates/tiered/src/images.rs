@@ -59,7 +59,8 @@ impl Images {
         let puts = self.puts.sum(0);
         let new = puts - self.puts_before.swap(puts, Relaxed);
         let bytes = dirty.pages * PAGE_BYTES as u64;
-        let repeated = if new < dirty.records / NEW_PART { self.repeated.load(Relaxed) + bytes } else { 0 };
+        let repeated =
+            if new < dirty.records / NEW_PART { self.repeated.load(Relaxed) + bytes } else { 0 };
         let merging = dirty.leaves * 2 * PAGE_BYTES as u64;
         let is_image = dirty.leaves > LEAVES_FOR_A_PAGE * dirty.pages && repeated <= merging;
         self.repeated.store(if is_image { repeated } else { 0 }, Relaxed);

@@ -233,8 +233,7 @@ impl Maintain for Tiered {
 
     fn data_bytes(&self) -> u64 {
         let of_tree = self.tree().map_or(0, |tree| tree.pages() * tree.page_bytes());
-        let others =
-            self.store().payload_pages() + self.image_pages() + self.values.live_pages();
+        let others = self.store().payload_pages() + self.image_pages() + self.values.live_pages();
         of_tree + others * PAGE_BYTES as u64
     }
 
@@ -314,11 +313,9 @@ impl Bulk for Loading<'_> {
         let redo = keyspace.context.log.last_lsn();
         let tree = Arc::new(self.tree.take().expect("it is not installed"));
         let live = self.loaded.extents();
-        let published =
-            keyspace.publish(&tree, redo, Image::none(keyspace.store()), || LargeList {
-                live,
-                ..LargeList::default()
-            });
+        let published = keyspace.publish(&tree, redo, Image::none(keyspace.store()), || {
+            LargeList { live, ..LargeList::default() }
+        });
         if let Err(error) = published {
             self.tree = Arc::into_inner(tree);
             return Err(error);

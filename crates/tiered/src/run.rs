@@ -396,7 +396,6 @@ impl Pages {
             (&buf[key.clone()], (flags & REMOVED == 0).then_some(value))
         })
     }
-
 }
 
 /// Reads a run from its first page on, some pages at a time, and checks everything.
@@ -442,8 +441,11 @@ impl<'a> RunReader<'a> {
         let most = u32::try_from(most.min(TOGETHER)).expect("few pages");
         let pages = (piece.pages - within).min(most);
         let is_end = within + pages == piece.pages;
-        self.next =
-            if is_end { (place + 1, 0, index + pages) } else { (place, within + pages, index + pages) };
+        self.next = if is_end {
+            (place + 1, 0, index + pages)
+        } else {
+            (place, within + pages, index + pages)
+        };
         self.pages.records.clear();
         let part = PageRun { first: piece.page(within), pages, ..*piece };
         let bytes = &mut self.pages.buf.bytes_mut()[..pages as usize * PAGE_BYTES];
