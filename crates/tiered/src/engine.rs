@@ -255,11 +255,13 @@ impl Tiered {
         Ok(())
     }
 
-    /// Writes all that was applied before, and publishes it. The caller holds `publishing`.
-    fn publish_all(&self, redo: Lsn) -> Result<()> {
+    /// Writes all that was applied before, and publishes it. The caller holds `publishing`. `beside` is called once the
+    /// image was taken: whatever happens then and until the slot is durable may be in it or not.
+    pub(crate) fn publish_all(&self, redo: Lsn, beside: impl FnOnce()) -> Result<()> {
         // Before the image: what is superseded from here on may be named by it, or by leaves of the root.
         let cut = self.values.cut(redo.0);
         let image = self.take_dirty()?;
+        beside();
         if self.tree().is_none() && self.values.is_empty() {
             // Nothing was ever merged, so nothing is named.
             return self.publish_nothing(redo);
@@ -402,7 +404,7 @@ impl Engine for Tiered {
         let _one_at_a_time = self.publishing.lock();
         self.context.poison.check()?;
         self.set_dirty(false);
-        self.publish_all(redo).inspect_err(|_| self.set_dirty(true))
+        self.publish_all(redo, || ()).inspect_err(|_| self.set_dirty(true))
     }
 
     fn is_dirty(&self) -> bool {

@@ -60,5 +60,7 @@ mod run;
 mod salvage;
 mod scan;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 pub use engine::{ROW, Tiered};
