@@ -7,6 +7,7 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{ErrorKind, KeyspaceId};
 use spinney_engine::{Engine as _, KeyspaceSalvage, Maintain as _};
+use spinney_extent::values::LargeList;
 use spinney_hot::Records;
 use spinney_io::{Disk as _, Purpose};
 
@@ -139,6 +140,30 @@ fn h9_records_of_an_image_are_dirty_again() {
     again.checkpoint();
     let last = again.after_crash(MEMORY).unwrap();
     last.check(&model);
+}
+
+#[test]
+fn h11_an_image_is_free_when_the_next_slot_is_durable() {
+    let (world, model) = scattered(MEMORY);
+    world.checkpoint();
+    let engine = &world.engine;
+    let old = image_of(&world);
+    let free = || {
+        let pages = old.pieces.iter().flat_map(|piece| (0..piece.pages).map(|at| piece.page(at)));
+        pages.filter(|page| engine.store().is_free(*page)).count() as u64
+    };
+    world.put(&key(3), &value(3, 1));
+    {
+        let _one_at_a_time = engine.publishing.lock();
+        let image = engine.take_dirty().unwrap();
+        let list = || {
+            assert_eq!(free(), 0, "the durable slot names it");
+            LargeList::default()
+        };
+        engine.publish(&engine.tree_made().unwrap(), engine.redo(), image, list).unwrap();
+    }
+    assert_eq!(free(), old.pages());
+    world.check(&model);
 }
 
 /// Keys whose values are large: leaves name the first three, and the image the others.
