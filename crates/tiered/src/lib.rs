@@ -50,6 +50,7 @@ mod kept;
 mod maintain;
 mod memory;
 mod options;
+mod pages;
 mod payload;
 mod promote;
 mod salvage;
