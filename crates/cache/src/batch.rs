@@ -57,8 +57,7 @@ impl EditableFile {
         ids: &[PageId],
         load: impl FnOnce(&[Missing], &mut AlignedBuf) -> Result<(), Error>,
     ) -> Result<usize> {
-        let (claims, missing) =
-            self.handle.claim_missing(ids, |id| self.peek(id).is_some());
+        let (claims, missing) = self.handle.claim_missing(ids, |id| self.peek(id).is_some());
         if missing.is_empty() {
             return Ok(0);
         }
