@@ -5,7 +5,8 @@ use spinney_base::{Error, Result};
 use spinney_io::AlignedBuf;
 
 use crate::cache::CacheFile;
-use crate::handle::{Claim, Claimed};
+use crate::editable::EditableFile;
+use crate::handle::{Claim, Claimed, Handle};
 use crate::page::PageId;
 
 /// A page of a batch that must be loaded.
@@ -30,21 +31,7 @@ impl CacheFile {
         ids: &[PageId],
         load: impl FnOnce(&[Missing], &mut AlignedBuf) -> Result<(), Error>,
     ) -> Result<usize> {
-        let mut claims: Vec<Claimed<'_>> = Vec::new();
-        let mut missing = Vec::new();
-        for id in ids {
-            if self.is_cached(*id) {
-                continue;
-            }
-            match self.handle().claim(*id) {
-                Claim::Claimed(claimed) => {
-                    missing.push(Missing { place: claims.len(), id: *id });
-                    claims.push(claimed);
-                }
-                Claim::Lost => {}
-                Claim::Full => break,
-            }
-        }
+        let (claims, missing) = self.handle().claim_missing(ids, |id| self.is_cached(id));
         if missing.is_empty() {
             return Ok(0);
         }
@@ -56,5 +43,56 @@ impl CacheFile {
             drop(claimed.complete(page));
         }
         Ok(missing.len())
+    }
+}
+
+impl EditableFile {
+    /// Loads pages that are not cached, as [`CacheFile::prefetch_many`] does; the buffer has a frame's
+    /// bytes for each. A page whose number gets another owner meanwhile does not enter.
+    ///
+    /// # Errors
+    /// Errors of `load`; none of the batch is then added.
+    pub fn prefetch_many(
+        &self,
+        ids: &[PageId],
+        load: impl FnOnce(&[Missing], &mut AlignedBuf) -> Result<(), Error>,
+    ) -> Result<usize> {
+        let (claims, missing) = self.handle.claim_missing(ids, |id| self.peek(id).is_some());
+        if missing.is_empty() {
+            return Ok(0);
+        }
+        let order = self.cache().frames.order();
+        let mut buffer = self.cache().buffers.lend(missing.len() << order);
+        load(&missing, &mut buffer)?;
+        for (claimed, page) in claims.into_iter().zip(buffer.bytes().chunks(PAGE_BYTES << order)) {
+            self.cache().counters.miss(claimed.kind());
+            _ = claimed.complete_editable(page);
+        }
+        Ok(missing.len())
+    }
+}
+
+impl Handle {
+    /// Claims frames for pages that are not cached, as far as there are any.
+    fn claim_missing(
+        &self,
+        ids: &[PageId],
+        is_cached: impl Fn(PageId) -> bool,
+    ) -> (Vec<Claimed<'_>>, Vec<Missing>) {
+        let (mut claims, mut missing) = (Vec::new(), Vec::new());
+        for id in ids {
+            if is_cached(*id) {
+                continue;
+            }
+            match self.claim(*id) {
+                Claim::Claimed(claimed) => {
+                    missing.push(Missing { place: claims.len(), id: *id });
+                    claims.push(claimed);
+                }
+                Claim::Lost => {}
+                Claim::Full => break,
+            }
+        }
+        (claims, missing)
     }
 }

@@ -237,6 +237,13 @@ impl TwoBTreeOptions {
         self.with("tier", percent)
     }
 
+    /// KiB of a page: 4, 8 or 16; default 4. It is chosen while the keyspace is empty, and kept: later another
+    /// number is an error. Long ranges take fewer requests with long pages, single records more bytes.
+    #[must_use]
+    pub fn page_kib(self, kib: u64) -> Self {
+        self.with("page", kib)
+    }
+
     /// Share of the records read from pages that are kept singly from then on, from 0 to 1; the paper's
     /// promotion rate F. Default: the engine chooses by what is asked for again.
     #[must_use]
@@ -315,8 +322,8 @@ mod tests {
         // The last word counts.
         assert_eq!(turtle.checkpoint_distance(5).own.len(), 2);
         let two = TwoBTreeOptions::default();
-        let all = two.clone().one_tier().tier_percent(10).promotion(0.0);
-        assert_eq!(all.own.len(), 3);
+        let all = two.clone().one_tier().tier_percent(10).promotion(0.0).page_kib(16);
+        assert_eq!(all.own.len(), 4);
         for right in [all, two.clone().tier_percent(95).promotion(1.0)] {
             KeyspaceOptions::from(right).check().unwrap();
         }
@@ -326,6 +333,7 @@ mod tests {
             two.clone().promotion(-0.1),
             two.clone().promotion(1.1),
             two.clone().promotion(f64::NAN),
+            two.clone().page_kib(12),
         ];
         for options in wrong {
             assert!(KeyspaceOptions::from(options.clone()).check().is_err(), "{options:?}");

@@ -34,6 +34,12 @@ impl Records {
         self.0.len()
     }
 
+    /// Returns the bytes of all keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
     /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -53,7 +53,7 @@ impl Image {
 }
 
 /// Which neighbour.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Left,
     Right,
@@ -136,14 +136,19 @@ impl HotTier {
     /// Latches a neighbour, if there is one that nobody has latched.
     fn neighbour(&self, held: &Held<'_>, side: Side) -> Option<Held<'_>> {
         let mut bound = Vec::new();
-        match side {
-            Side::Right => held.leaf.upper(&mut bound).then_some(())?,
-            Side::Left => {
-                held.leaf.lower(&mut bound);
-                bound = self.index.before(&bound, false)?.0;
-            }
+        if side == Side::Right {
+            held.leaf.upper(&mut bound).then_some(())?;
+            return self.try_lock(&bound);
         }
-        self.try_lock(&bound)
+        held.leaf.lower(&mut bound);
+        let before = self.try_lock(&self.index.before(&bound, false)?.0)?;
+        // It may have been divided since the index was asked: then another leaf lies between the two.
+        let mut upper = Vec::new();
+        if before.leaf.upper(&mut upper) && upper == bound {
+            return Some(before);
+        }
+        before.guard.release_unchanged();
+        None
     }
 
     /// Fills a leaf with records of the next one, or joins the two, if that makes it much fuller.

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use spinney_base::ValueRef;
+use spinney_base::shim::RwLock;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use spinney_base::shim::{RwLock, thread};
+#[cfg(not(feature = "shuttle"))]
+use spinney_base::shim::thread;
 use spinney_sync::VersionLatch;
 
 use crate::{Cached, HotTier, Records};

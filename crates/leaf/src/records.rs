@@ -38,6 +38,12 @@ impl Records {
         self.places.len()
     }
 
+    /// Returns the bytes of all keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

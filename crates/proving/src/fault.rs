@@ -437,15 +437,24 @@ pub fn every_call(product: &dyn Product, start: &Start, rounds: u64) {
     for seed in tier::seeds(rounds) {
         let calm = run(product, start, seed, None);
         let mut faults = Vec::new();
-        faults.extend((1..=calm.reads()).map(|at| Fault::ReadError { at }));
-        faults.extend((1..=calm.reads()).step_by(3).map(|at| Fault::ShortRead { at }));
-        faults.extend((1..=calm.writes()).map(|at| Fault::WriteError { at }));
-        faults.extend((1..=calm.room_requests()).map(|at| Fault::NoSpace { at }));
-        faults.extend((1..=calm.writes()).map(|at| Fault::NoSpaceInPlace { at }));
-        faults.extend((1..=calm.syncs()).map(|at| Fault::SyncError { at }));
-        faults.extend((1..=calm.opens()).map(|at| Fault::NoDescriptor { at }));
+        faults.extend(calls(calm.reads()).map(|at| Fault::ReadError { at }));
+        faults.extend(calls(calm.reads()).step_by(3).map(|at| Fault::ShortRead { at }));
+        faults.extend(calls(calm.writes()).map(|at| Fault::WriteError { at }));
+        faults.extend(calls(calm.room_requests()).map(|at| Fault::NoSpace { at }));
+        faults.extend(calls(calm.writes()).map(|at| Fault::NoSpaceInPlace { at }));
+        faults.extend(calls(calm.syncs()).map(|at| Fault::SyncError { at }));
+        faults.extend(calls(calm.opens()).map(|at| Fault::NoDescriptor { at }));
         for_each_fault(product, start, seed, &faults);
     }
+}
+
+/// Most calls of one sort that are struck in the quick tier; the full tier strikes all.
+const CALLS_QUICK: u64 = 120;
+
+/// The calls of one sort to strike, of so many.
+fn calls(count: u64) -> impl Iterator<Item = u64> {
+    let step = if tier::is_full() { 1 } else { count.div_ceil(CALLS_QUICK).max(1) };
+    (1..=count).step_by(usize::try_from(step).unwrap_or(usize::MAX))
 }
 
 /// Every write of `rounds` runs lands elsewhere, in its own file or another.
@@ -457,7 +466,7 @@ pub fn misdirect_every_write(product: &dyn Product, start: &Start, rounds: u64) 
         let calm = run(product, start, seed, None);
         let mut random = Random::new(seed, 8);
         let files = calm.files();
-        let faults: Vec<Fault> = (1..=calm.writes())
+        let faults: Vec<Fault> = calls(calm.writes())
             .map(|at| {
                 let path = random.one_in(2).then(|| random.pick(&files).clone());
                 let offset = (random.below(40) * PAGE_BYTES) as u64;

@@ -9,7 +9,6 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{Error, Lsn, Result, Stalls, probe};
-use spinney_cache::Cache;
 use spinney_engine::{
     Capabilities, Chunk, Engine, EngineContext, EngineSnapshot, EngineStats, Found, Maintain as _,
     Prepared, Proving, Resident, Row, ScanRequest, SnapshotNumber, Watched, Write,
@@ -21,7 +20,8 @@ use spinney_preimages::PreImages;
 
 use crate::image::Image;
 use crate::images::Images;
-use crate::options::{self, check_option};
+use crate::options::{self, Choice, check_option};
+use crate::pages::{ORDER_DEFAULT, Pages};
 use crate::payload::Payload;
 use crate::promote::Chosen;
 use crate::run;
@@ -47,7 +47,7 @@ pub const ROW: Row = Row {
             &[("tiers", "1")],
             &[("promotion", "1")],
             &[],
-            &[("tier", "40"), ("promotion", "0.5")],
+            &[("tier", "40"), ("promotion", "0.5"), ("page", "16")],
         ],
         states: [
             &[("checkpoint", 1), ("sweep", 1), ("reshape", 1), ("image", 1)],
@@ -57,8 +57,6 @@ pub const ROW: Row = Row {
     },
 };
 
-/// Binary logarithm of the 4 KiB pages of a page of a new keyspace.
-const ORDER: u8 = 0;
 /// Records with more bytes of key and value keep the value as a large value.
 const RECORD_BYTES_MAX: usize = 1300;
 /// Least memory of the tier, in bytes.
@@ -68,9 +66,7 @@ pub(crate) const TIER_BYTES_MIN: u64 = 192 << 10;
 pub struct Tiered {
     pub(crate) context: EngineContext,
     pub(crate) values: Arc<Values>,
-    pub(crate) cache: Arc<Cache>,
-    /// Binary logarithm of the 4 KiB pages of a page.
-    pub(crate) order: u8,
+    pub(crate) pages: Pages,
     pub(crate) hot: HotTier,
     pub(crate) pre_images: PreImages,
     /// Made when the first record is merged; replaced by a bulk load.
@@ -94,8 +90,6 @@ pub(crate) struct Progress {
     redo: AtomicU64,
     is_dirty: AtomicBool,
     is_replaying: AtomicBool,
-    /// Whether there are pages, or will be at once.
-    pub(crate) has_pages: AtomicBool,
     pub(crate) checkpoints: AtomicU64,
 }
 
@@ -105,7 +99,6 @@ impl Progress {
             redo: AtomicU64::new(redo.0),
             is_dirty: AtomicBool::new(false),
             is_replaying: AtomicBool::new(true),
-            has_pages: AtomicBool::new(false),
             checkpoints: AtomicU64::new(0),
         }
     }
@@ -166,7 +159,7 @@ impl Tiered {
         redo: Lsn,
         payload: Option<Payload>,
     ) -> Tiered {
-        let order = payload.as_ref().map_or(ORDER, |payload| payload.order);
+        let order = payload.as_ref().map_or(ORDER_DEFAULT, |payload| payload.order);
         let images = Images::default();
         let mut list =
             payload.as_ref().map_or_else(LargeList::default, |payload| payload.large.clone());
@@ -179,8 +172,7 @@ impl Tiered {
         let values = Values::new(store, RECORD_BYTES_MAX, owner, list);
         let tiered = Tiered {
             values,
-            cache: Cache::with_frames(0, order.into()),
-            order,
+            pages: Pages::new(order),
             hot: HotTier::new(TIER_BYTES_MIN),
             pre_images,
             tree: OnceLock::new(),
@@ -210,11 +202,15 @@ impl Tiered {
     /// `Full`, `Poisoned` or `Io`.
     pub(crate) fn tree_made(&self) -> Result<Guard<Arc<BTree>>> {
         if self.tree.get().is_none() {
-            let (store, log) = (self.store().clone(), self.context.log.clone());
-            self.make_frames();
-            self.set_tree(BTree::create(store, &self.cache, self.order, log)?);
+            self.set_tree(self.empty_tree()?);
         }
         Ok(self.tree().expect("it was made"))
+    }
+
+    /// Returns a new tree that nothing names yet.
+    pub(crate) fn empty_tree(&self) -> Result<BTree> {
+        let (cache, order) = self.make_frames();
+        BTree::create(self.store().clone(), cache, order, self.context.log.clone())
     }
 
     fn set_tree(&self, tree: BTree) {
@@ -240,13 +236,12 @@ impl Tiered {
     fn open_tree(&self) -> Result<()> {
         let (store, log) = (self.store().clone(), self.context.log.clone());
         let named = self.named.lock().clone();
-        if named.is_some() {
-            self.make_frames();
-        }
         let mut owned: Vec<_> = self.values.owned().collect();
         owned.extend(named.iter().flat_map(|payload| payload.dirty.extents()));
-        let tree =
-            named.map(|payload| BTree::open(store, &self.cache, self.order, log, payload.root));
+        let tree = named.map(|payload| {
+            let (cache, order) = self.make_frames();
+            BTree::open(store, cache, order, log, payload.root)
+        });
         if let Some(tree) = &tree {
             tree.owned(&mut |extent, generation| owned.push((extent, generation)))?;
         }
@@ -262,7 +257,7 @@ impl Tiered {
         let cut = self.values.cut(redo.0);
         let image = self.take_dirty()?;
         beside();
-        if self.tree().is_none() && self.values.is_empty() {
+        if self.tree().is_none() && self.values.is_empty() && self.pages.order() == ORDER_DEFAULT {
             // Nothing was ever merged, so nothing is named.
             return self.publish_nothing(redo);
         }
@@ -294,7 +289,7 @@ impl Tiered {
         let mut named = None;
         tree.checkpoint(|root: TreeRoot| {
             let (large, dirty) = (large(), image.run.clone());
-            let payload = Payload { order: self.order, root, large, dirty };
+            let payload = Payload { order: tree.order(), root, large, dirty };
             let checkpoint = Checkpoint { redo, structure: 0 };
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(checkpoint, &payload.encode(), durable)?;
@@ -306,6 +301,20 @@ impl Tiered {
         before.into_iter().for_each(|before| before.dirty.release(self.store()));
         self.progress.published(redo);
         Ok(())
+    }
+
+    /// Lets pages have 2^`order` times 4 KiB, and writes that down: replay comes before options.
+    fn choose_page_order(&self, order: u8) -> Result<()> {
+        let _one_at_a_time = self.publishing.lock();
+        let (kib, now) = (4 << order, self.pages.choose(order));
+        if now != order {
+            let text = format!("pages have {} KiB by now, so they cannot have {kib}", 4 << now);
+            return Err(Error::invalid(text));
+        }
+        match self.tree().is_none() && order != ORDER_DEFAULT {
+            true => self.publish_all(self.redo(), || ()),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn set_dirty(&self, is_dirty: bool) {
@@ -435,7 +444,10 @@ impl Engine for Tiered {
     }
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
-        self.chosen.tuning.choose(options::parse(name, value)?);
+        match options::parse(name, value)? {
+            Choice::PageOrder(order) => self.choose_page_order(order)?,
+            other => self.chosen.tuning.choose(other),
+        }
         self.follow_memory();
         Ok(())
     }
@@ -453,11 +465,12 @@ impl Engine for Tiered {
         stats.pre_images = self.pre_images.stats();
         stats.records_cached = self.hot.len();
         stats.records_dirty = self.hot.dirty();
-        stats.cache_bytes = self.hot.bytes() + self.cache.used();
+        let page_cache_bytes = self.pages.cache().map_or(0, |cache| cache.used());
+        stats.cache_bytes = self.hot.bytes() + page_cache_bytes;
         let pages = self.tree().map_or(0, |tree| tree.pages() * tree.page_bytes());
         let others = self.store().payload_pages() + self.image_pages();
         stats.pages = pages / PAGE_BYTES as u64 + others;
-        stats.page_cache_bytes = self.cache.used();
+        stats.page_cache_bytes = page_cache_bytes;
         stats.live_bytes = self.data_bytes();
         stats.checkpoints = self.progress.checkpoints.load(SeqCst);
         stats

@@ -23,6 +23,7 @@
 //! 2. Records of an image enter the tier dirty: what the tree has may be newer only where nothing is logged, and then
 //!    it belongs to writes after the checkpoint (H9).
 
+use spinney_access::BTree;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Result, probe};
 use spinney_engine::Scrubbed;
@@ -89,7 +90,8 @@ impl Tiered {
         let records = self.hot.dirty();
         let bytes = self.hot.bytes() * records / self.hot.len().max(1);
         let pages = (bytes / PAGE_BYTES as u64).max(1);
-        let leaves = self.tree().map_or(0, |tree| tree.pages().min(records));
+        let of_leaves = |tree: &BTree| tree.pages().min(records) * tree.page_bytes();
+        let leaves = self.tree().map_or(0, |tree| of_leaves(&tree)) / PAGE_BYTES as u64;
         Dirty { records, pages, leaves }
     }
 

@@ -10,9 +10,9 @@ use spinney_extent::LargePointer;
 use spinney_extent::values::{LargeExtent, LargeList};
 use spinney_sync::Stripes;
 
-/// Merging is chosen while it changes at most this many leaves for each page of an image. With more, checkpoints write
+/// Merging is chosen while it changes at most this many pages for each page of an image. With more, checkpoints write
 /// more and reopening is slower; with less, work is put off that costs the same later.
-const LEAVES_FOR_A_PAGE: u64 = 2;
+const CHANGED_FOR_A_PAGE: u64 = 2;
 /// An image repeats the one before if fewer records were put since than one in this many of those it has.
 const NEW_PART: u64 = 8;
 /// Time without a put after which the background merges what is dirty, so that removed records give their space
@@ -41,7 +41,7 @@ pub(crate) struct Dirty {
     pub(crate) records: u64,
     /// Pages of an image of them.
     pub(crate) pages: u64,
-    /// Leaves that merging them changes, at most.
+    /// Pages of leaves that merging them changes, at most.
     pub(crate) leaves: u64,
 }
 
@@ -62,7 +62,7 @@ impl Images {
         let repeated =
             if new < dirty.records / NEW_PART { self.repeated.load(Relaxed) + bytes } else { 0 };
         let merging = dirty.leaves * 2 * PAGE_BYTES as u64;
-        let is_image = dirty.leaves > LEAVES_FOR_A_PAGE * dirty.pages && repeated <= merging;
+        let is_image = dirty.leaves > CHANGED_FOR_A_PAGE * dirty.pages && repeated <= merging;
         self.repeated.store(if is_image { repeated } else { 0 }, Relaxed);
         is_image
     }

@@ -54,6 +54,7 @@ mod kept;
 mod maintain;
 mod memory;
 mod options;
+mod pages;
 mod payload;
 mod promote;
 mod run;

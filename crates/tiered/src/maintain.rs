@@ -85,8 +85,8 @@ impl Maintain for Tiered {
         worked |= self.sweep_removals()?;
         worked |= self.store().give_back(GiveBack::Much)? > 0;
         worked |= self.sweep_in_background()? || self.merge_in_quiet()?;
-        if self.cache.dirty_bytes() > self.cache.bytes() / 2
-            && let Some(tree) = self.tree()
+        if let (Some(cache), Some(tree)) = (self.pages.cache(), self.tree())
+            && cache.dirty_bytes() > cache.bytes() / 2
         {
             worked |= tree.write_back(PIECE_PAGES)? > 0;
         }
@@ -161,9 +161,7 @@ impl Maintain for Tiered {
 
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
         self.context.poison.check()?;
-        let log = self.context.log.clone();
-        self.make_frames();
-        let tree = BTree::create(self.store().clone(), &self.cache, self.order, log)?;
+        let tree = self.empty_tree()?;
         let loaded = Loaded::new(&self.values);
         let loading =
             Loading { keyspace: self, tree: Some(tree), some: Vec::new(), bytes: 0, loaded };
@@ -227,7 +225,7 @@ impl Maintain for Tiered {
         let (copy, named) = StoreCopy::begin(&self.values, directory, name, state)?;
         let left = named.iter().map(|payload| payload.root.page()).collect();
         let store = self.store().clone();
-        let reader = RootReader::new(store.clone(), self.order);
+        let reader = RootReader::new(store.clone(), self.pages.order());
         Ok(Box::new(Copying { copy, store, named, reader, left, image: 0, owned: Vec::new() }))
     }
 
@@ -241,7 +239,8 @@ impl Maintain for Tiered {
         // A leaf for each dirty record, and what is dirty already, at most.
         let of_tree = |tree: &BTree| self.hot.dirty().min(tree.pages()) * tree.page_bytes();
         let leaves = self.tree().map_or(0, |tree| of_tree(&tree));
-        leaves + self.hot.bytes() + self.cache.dirty_bytes()
+        let pages = self.pages.cache().map_or(0, |cache| cache.dirty_bytes());
+        leaves + self.hot.bytes() + pages
     }
 
     fn step_bytes(&self) -> u64 {

@@ -3,37 +3,31 @@
 //! An empty keyspace has no pages, so that many of them fit into little memory; the first merge takes the frames
 //! that it works with.
 
-use spinney_base::shim::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
+use spinney_cache::Cache;
 use spinney_hot::{Admission, Hand};
 use spinney_records::Side;
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
+use crate::pages::bytes_min;
 
-/// Least frames for pages: enough for the steps of two threads, and the nodes above.
-const FRAMES_MIN: u64 = 120;
-/// Bytes of the cache beside its frames, at most, where it is small.
-const TABLE_BYTES: u64 = 32 << 10;
 /// Bytes of an entry of an inner node: what divides the keys, and a place.
 const NODE_ENTRY_BYTES: u64 = 32;
 
 impl Tiered {
     /// Least memory that pages work with, in bytes: none before there are any.
     fn cache_bytes_min(&self) -> u64 {
-        if self.progress.has_pages.load(SeqCst) { self.frames_min() } else { 0 }
+        self.pages.cache().map_or(0, |cache| bytes_min(cache.frame_bytes()))
     }
 
-    fn frames_min(&self) -> u64 {
-        FRAMES_MIN * self.cache.frame_bytes() + TABLE_BYTES
-    }
-
-    /// Lets there be frames for pages, before the first one is made.
-    pub(crate) fn make_frames(&self) {
-        self.progress.has_pages.store(true, SeqCst);
-        if self.cache.bytes() < self.frames_min() {
-            self.cache.set_bytes(self.frames_min());
+    /// Lets there be frames for pages, before the first one is made. Returns them, with the order of a page.
+    pub(crate) fn make_frames(&self) -> (&Arc<Cache>, u8) {
+        let made = self.pages.make();
+        if made.0.bytes() < self.cache_bytes_min() {
+            made.0.set_bytes(self.cache_bytes_min());
         }
+        made
     }
 
     /// Bytes of memory that are neither the tier's nor pages'.
@@ -58,19 +52,16 @@ impl Tiered {
         self.hot.resize(tier);
         self.follow_admission(tier);
         let pages = both.saturating_sub(tier).max(self.cache_bytes_min());
-        if pages != self.cache.bytes() {
-            self.cache.set_bytes(pages);
-            // The first page may have been made meanwhile.
-            if self.progress.has_pages.load(SeqCst) {
-                self.make_frames();
-            }
+        if let Some(cache) = self.pages.cache().filter(|cache| cache.bytes() != pages) {
+            cache.set_bytes(pages);
         }
         self.tell_account(both, others);
     }
 
     /// Tells the account what is used, whether more could be, and what the last bytes were worth.
     fn tell_account(&self, both: u64, others: u64) {
-        let (account, cache) = (&self.context.memory, self.cache.stats());
+        let account = &self.context.memory;
+        let cache = self.pages.cache().map(|cache| cache.stats()).unwrap_or_default();
         let tier = self.hot.bytes();
         account.set_used(tier + cache.used_bytes + others);
         // What was never short of memory has no use for more.
@@ -93,7 +84,7 @@ impl Tiered {
 
     /// Bytes of memory that others cannot have.
     pub(crate) fn floor(&self) -> u64 {
-        let tier = if self.progress.has_pages.load(SeqCst) { TIER_BYTES_MIN } else { 0 };
+        let tier = if self.pages.cache().is_some() { TIER_BYTES_MIN } else { 0 };
         tier.max(self.hot.bytes().min(TIER_BYTES_MIN))
             + self.cache_bytes_min()
             + self.values.bytes()

@@ -28,6 +28,8 @@ pub(crate) enum Choice {
     Tiers(u64),
     TierPercent(u64),
     Promotion(Promotion),
+    /// Binary logarithm of the 4 KiB pages of a page.
+    PageOrder(u8),
 }
 
 impl Default for Tuning {
@@ -46,6 +48,7 @@ impl Default for Tuning {
 /// |---|---|---|---|
 /// | `tiers` | 1, 2 | 2 | with 2, records that are asked for stay in memory singly; with 1, pages do, and records only until they are written |
 /// | `tier` | 10 to 95 | 90 | most percent of the memory for single records, with 2 tiers |
+/// | `page` | 4, 8, 16 | 4 | KiB of a page; chosen while the keyspace is empty, and kept |
 /// | `promotion` | auto, 0 to 1 | auto | which part of the records that are read from pages come to be kept singly |
 ///
 /// # Errors
@@ -67,6 +70,12 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
             let percent = value.parse().ok().filter(|percent| TIER_PERCENT.contains(percent));
             percent.map(Choice::TierPercent).ok_or_else(|| wrong("a number from 10 to 95"))
         }
+        "page" => match value {
+            "4" => Ok(Choice::PageOrder(0)),
+            "8" => Ok(Choice::PageOrder(1)),
+            "16" => Ok(Choice::PageOrder(2)),
+            _ => Err(wrong("4, 8 or 16")),
+        },
         "promotion" if value == "auto" => Ok(Choice::Promotion(Promotion::Auto)),
         "promotion" => {
             let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
@@ -74,7 +83,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
             Ok(Choice::Promotion(Promotion::Share(share)))
         }
         _ => Err(Error::invalid(format!(
-            "2btree has no option {name:?}; there are tiers, tier, promotion"
+            "2btree has no option {name:?}; there are tiers, tier, promotion, page"
         ))),
     }
 }
@@ -84,6 +93,8 @@ impl Tuning {
         match choice {
             Choice::Tiers(tiers) => self.tiers.store(tiers, Relaxed),
             Choice::TierPercent(percent) => self.tier_percent.store(percent, Relaxed),
+            // It is not kept here.
+            Choice::PageOrder(_) => {}
             Choice::Promotion(Promotion::Auto) => self.promotion.store(AUTO, Relaxed),
             Choice::Promotion(Promotion::Share(share)) => {
                 self.promotion.store(share.to_bits(), Relaxed);
@@ -131,6 +142,8 @@ mod tests {
             ("tier", "95"),
             ("promotion", "auto"),
             ("promotion", "0"),
+            ("page", "4"),
+            ("page", "16"),
             ("promotion", "0.3"),
             ("promotion", "1"),
         ] {
@@ -146,7 +159,9 @@ mod tests {
             ("promotion", "-0.1"),
             ("promotion", "NaN"),
             ("promotion", "often"),
-            ("page", "4"),
+            ("page", "5"),
+            ("page", "32"),
+            ("leaf", "4"),
         ] {
             let error = check_option(name, value).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");

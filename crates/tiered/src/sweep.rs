@@ -19,8 +19,13 @@ const LAPS_MAX: u32 = 8;
 /// Dirty records are merged for the sake of room while at least this many of four are dirty.
 const DIRTY_FOURTHS: u64 = 3;
 
-/// Leaves of the tier that the background merges at once.
+/// Sweeps of the background at once.
 const SWEEPS_AT_ONCE: u64 = 4;
+/// Leaves of the tree whose changes are merged at once, about. With more, more records are copied; with fewer, the
+/// disk waits.
+const LEAVES_AT_ONCE: u64 = 64;
+/// Most bytes of records that are copied at once.
+const VICTIM_BYTES_MAX: usize = 256 << 10;
 /// Leaves of the tier that it passes at once where the tier has too many.
 const PASSES_AT_ONCE: u64 = 256;
 /// Most places of removals that are noted for the background.
@@ -95,32 +100,42 @@ impl Tiered {
         self.hot.dirty() * 4 >= self.hot.len() * DIRTY_FOURTHS
     }
 
-    /// Moves the hand over one leaf of the tier: lets what is clean there leave, and merges what is dirty, where
-    /// that is due, or `takes_dirty`. Returns whether the hand begins again.
+    /// Moves the hand over a leaf of the tier, and lets what is clean there leave. Where it is due to merge what is
+    /// dirty, or `takes_dirty`, it goes on, and merges changes of many leaves of the tree at once. Returns whether the
+    /// hand begins again.
     pub(crate) fn sweep(&self, sweeper: &mut Sweeper, takes_dirty: bool) -> Result<bool> {
         let Sweeper { hand, victims } = sweeper;
         victims.clear();
-        let begin = hand.at().to_vec();
         let keeps = self.chosen.tuning.keeps_records();
-        if !keeps {
-            self.hot.take_along(&begin, None, victims);
-            self.bring_home(victims)?;
-            // Nothing is kept for reads: pages are.
-            self.hot.pass(&begin, false, &mut Records::default());
-        }
-        let passed = self.hot.advance(hand, false, victims);
-        self.chosen.admission.load().note(passed);
-        let stays = passed.records - passed.asked - passed.left;
-        if keeps && stays > 0 && (takes_dirty || self.is_mostly_dirty()) {
+        loop {
+            let begin = hand.at().to_vec();
+            if !keeps {
+                // Nothing is kept for reads: pages are.
+                self.hot.take_along(&begin, None, victims);
+                self.hot.pass(&begin, false, &mut Records::default());
+            }
+            let passed = self.hot.advance(hand, false, victims);
+            self.chosen.admission.load().note(passed);
             let end = Some(hand.at()).filter(|at| !at.is_empty());
-            let mut from = Some(begin);
+            let stays = passed.records - passed.asked - passed.left;
+            let merges = !keeps || stays > 0 && (takes_dirty || self.is_mostly_dirty());
+            let mut from = (keeps && merges).then_some(begin);
             while let Some(at) = from {
-                victims.clear();
                 from = self.hot.take_along(&at, end, victims);
-                self.bring_home(victims)?;
+            }
+            if end.is_none() || !merges || self.is_enough(victims) {
+                break;
             }
         }
+        self.bring_home(victims)?;
         Ok(hand.at().is_empty())
+    }
+
+    /// Whether these records lie in about as many leaves of the tree as are changed at once.
+    fn is_enough(&self, victims: &Records) -> bool {
+        let leaves = self.tree().map_or(1, |tree| tree.pages());
+        let each = self.hot.dirty() / leaves + 1;
+        victims.len() as u64 >= each * LEAVES_AT_ONCE || victims.bytes() >= VICTIM_BYTES_MAX
     }
 
     /// Notes that a range has passed over removals at a key.
@@ -146,12 +161,17 @@ impl Tiered {
     /// As [`Tiered::reserve`].
     pub(crate) fn bring_all_home(&self) -> Result<()> {
         let mut from = Some(Vec::new());
-        while let Some(at) = from {
-            // Writers that need room have their turn between two leaves.
+        while from.is_some() {
+            // Writers that need room have their turn between two batches.
             let mut sweeper = self.sweeps.sweeper.lock();
             let victims = &mut sweeper.victims;
             victims.clear();
-            from = self.hot.take_along(&at, None, victims);
+            while let Some(at) = from.take() {
+                from = self.hot.take_along(&at, None, victims);
+                if self.is_enough(victims) {
+                    break;
+                }
+            }
             self.bring_home(victims)?;
         }
         Ok(())

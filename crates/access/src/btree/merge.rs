@@ -98,9 +98,14 @@ impl BTree {
     ) -> Result<Merged> {
         let (mut rest, mut merged) = (changes, Merged::default());
         let owner = &mut Owner { keep, home };
+        // So many are left once those are merged whose leaves were read ahead.
+        let mut unread = rest.len();
         while let Some(first) = rest.first() {
             if self.pages.is_crowded() {
                 self.write_back(usize::MAX)?;
+            }
+            if rest.len() <= unread {
+                unread = rest.len() - self.read_ahead(rest.iter().map(|change| change.key));
             }
             let node = self.descend(first.key, 0)?.expect("every tree has leaves");
             let Some(count) = self.count_of_leaf(&node, rest) else { continue };

@@ -29,6 +29,7 @@
 //!
 //! Paper: Tiered-Indexing, 3.2, whose tree writes pages in place.
 
+mod ahead;
 mod compact;
 pub(crate) mod descend;
 mod merge;

@@ -61,6 +61,12 @@ impl BTree {
         BTree { pages, root: Root::new(root.place, root.level), writing: Mutex::new(()), log }
     }
 
+    /// Returns the binary logarithm of the 4 KiB pages of a page.
+    #[must_use]
+    pub fn order(&self) -> u8 {
+        self.pages.order()
+    }
+
     /// Keeps pages where they lie until the guard is dropped: none is written back.
     pub fn hold_places(&self) -> MutexGuard<'_, ()> {
         self.writing.lock()

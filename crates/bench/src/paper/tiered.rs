@@ -2,7 +2,7 @@
 //! with the least that arithmetic allows.
 //!
 //! The first engine is the base that the others are compared with. Every run has a process and a
-//! database of its own. Data and budgets are a tenth of the paper's; [`published`] lays its numbers
+//! database of its own. Data and budgets are a tenth of the paper's; its numbers stand
 //! beside ours by their share of the data. Counted requests and bytes compare; the paper's machine
 //! had 20 cores, so rates do not.
 

@@ -14,7 +14,7 @@ use crate::knobs::Knobs;
 use crate::output::stdout;
 use crate::{interrupt, sizes};
 
-/// The option of an engine that says how large its pages are.
+/// The option of an engine that says how many KiB its pages have.
 const PAGE: &str = "page";
 /// Budgets for 10M records of 128 B: about the shares of the data that the paper's are.
 const BUDGETS: [u64; 3] = [256 << 20, 512 << 20, 1024 << 20];
@@ -99,7 +99,7 @@ fn check_engines(
             return Err(Failure::usage(format!("engine {engine:?} is named twice")));
         }
         let own = knobs.entry(engine.clone()).or_default();
-        let page = [(PAGE.to_owned(), arguments.page.to_string())];
+        let page = [(PAGE.to_owned(), (arguments.page >> 10).to_string())];
         if !own.contains_key(PAGE) && driver.check_knobs(&page.clone().into()).is_ok() {
             own.extend(page);
         }

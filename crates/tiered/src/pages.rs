@@ -1,0 +1,64 @@
+//! Pages in memory, and how long each is.
+//!
+//! A keyspace has no frames before its first page, so that many empty ones fit into little memory, and until then its
+//! page order may be chosen. Afterwards every page has this order.
+
+use std::sync::{Arc, OnceLock};
+
+use spinney_base::shim::Mutex;
+use spinney_cache::{Cache, frame_bytes};
+
+/// Binary logarithm of the 4 KiB pages of a page, unless another is chosen.
+pub(crate) const ORDER_DEFAULT: u8 = 0;
+
+/// Least frames for pages: enough for the steps of two threads, and the nodes above.
+const FRAMES_MIN: u64 = 120;
+/// Bytes of the cache beside its frames, at most, where it is small.
+const TABLE_BYTES: u64 = 32 << 10;
+
+/// Least memory of pages with frames of this many bytes.
+pub(crate) fn bytes_min(frame: u64) -> u64 {
+    FRAMES_MIN * frame + TABLE_BYTES
+}
+
+/// The frames of a keyspace. Thread-safe.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    /// Changes under its lock, and not once there is a cache.
+    order: Mutex<u8>,
+    cache: OnceLock<Arc<Cache>>,
+}
+
+impl Pages {
+    pub(crate) fn new(order: u8) -> Pages {
+        Pages { order: Mutex::new(order), cache: OnceLock::new() }
+    }
+
+    /// Binary logarithm of the 4 KiB pages of a page.
+    pub(crate) fn order(&self) -> u8 {
+        *self.order.lock()
+    }
+
+    /// Chooses an order, if there are no pages yet. Returns the one that pages have now.
+    pub(crate) fn choose(&self, order: u8) -> u8 {
+        let mut now = self.order.lock();
+        if self.cache.get().is_none() {
+            *now = order;
+        }
+        *now
+    }
+
+    /// Returns the cache, once there are pages.
+    #[inline]
+    pub(crate) fn cache(&self) -> Option<&Arc<Cache>> {
+        self.cache.get()
+    }
+
+    /// Returns the cache, which is made if there is none, and the order.
+    pub(crate) fn make(&self) -> (&Arc<Cache>, u8) {
+        let order = self.order.lock();
+        let bytes = bytes_min(frame_bytes(u32::from(*order)));
+        let cache = self.cache.get_or_init(|| Cache::with_frames(bytes, u32::from(*order)));
+        (cache, *order)
+    }
+}
