@@ -26,6 +26,7 @@ use crate::payload::Payload;
 use crate::promote::Chosen;
 use crate::run;
 use crate::sweep::Sweeps;
+use crate::warm::Warm;
 
 /// The row of `2btree` in the registry.
 pub const ROW: Row = Row {
@@ -161,6 +162,8 @@ impl Tiered {
     ) -> Tiered {
         let order = payload.as_ref().map_or(ORDER_DEFAULT, |payload| payload.order);
         let images = Images::default();
+        let clean = payload.as_ref().and_then(|payload| payload.clean.clone());
+        *images.warm.lock() = Warm::open(clean);
         let mut list =
             payload.as_ref().map_or_else(LargeList::default, |payload| payload.large.clone());
         if !context.logged {
@@ -238,6 +241,7 @@ impl Tiered {
         let named = self.named.lock().clone();
         let mut owned: Vec<_> = self.values.owned().collect();
         owned.extend(named.iter().flat_map(|payload| payload.dirty.extents()));
+        owned.extend(self.clean_extents());
         let tree = named.map(|payload| {
             let (cache, order) = self.make_frames();
             BTree::open(store, cache, order, log, payload.root)
@@ -289,7 +293,9 @@ impl Tiered {
         let mut named = None;
         tree.checkpoint(|root: TreeRoot| {
             let (large, dirty) = (large(), image.run.clone());
-            let payload = Payload { order: tree.order(), root, large, dirty };
+            // After the last leaf was written (rule H9).
+            let clean = self.images.warm.lock().named().cloned();
+            let payload = Payload { order: tree.order(), root, large, dirty, clean };
             let checkpoint = Checkpoint { redo, structure: 0 };
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(checkpoint, &payload.encode(), durable)?;

@@ -193,9 +193,16 @@ impl Tiered {
         Ok(has_merged)
     }
 
-    /// Returns the pages of the image that the newest slot names.
+    /// Returns the pages of the image that the newest slot names, and of clean records.
     pub(crate) fn image_pages(&self) -> u64 {
-        self.named.lock().as_ref().map_or(0, |named| named.dirty.pages())
+        let clean = self.images.warm.lock().named().map_or(0, |clean| clean.run.pages());
+        self.named.lock().as_ref().map_or(0, |named| named.dirty.pages()) + clean
+    }
+
+    /// Returns the extents of the run of clean records.
+    pub(crate) fn clean_extents(&self) -> Vec<(Extent, Generation)> {
+        let warm = self.images.warm.lock();
+        warm.named().map_or_else(Vec::new, |clean| clean.run.extents().collect())
     }
 
     /// Returns its extents.

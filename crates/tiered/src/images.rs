@@ -10,6 +10,8 @@ use spinney_extent::LargePointer;
 use spinney_extent::values::{LargeExtent, LargeList};
 use spinney_sync::Stripes;
 
+use crate::warm::Warm;
+
 /// Merging is chosen while it changes at most this many pages for each page of an image. With more, checkpoints write
 /// more and reopening is slower; with less, work is put off that costs the same later.
 const CHANGED_FOR_A_PAGE: u64 = 2;
@@ -22,11 +24,13 @@ pub(crate) const QUIET: Duration = Duration::from_secs(10);
 /// Images of one keyspace. Thread-safe.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
-    puts: Stripes<1>,
+    /// Puts, and records that were promoted.
+    puts: Stripes<2>,
     /// Puts when the last checkpoint began.
     puts_before: AtomicU64,
     /// Bytes of images since one that was mostly new, or since everything was merged.
     repeated: AtomicU64,
+    pub(crate) warm: Mutex<Warm>,
     /// Where the background merges next while nothing is put.
     pub(crate) next: Mutex<Vec<u8>>,
     /// Puts when the background looked last, and since when there were none.
@@ -49,6 +53,16 @@ impl Images {
     #[inline]
     pub(crate) fn count_put(&self) {
         self.puts.add(0, 1);
+    }
+
+    #[inline]
+    pub(crate) fn count_promoted(&self) {
+        self.puts.add(1, 1);
+    }
+
+    /// Returns how often a record of the tier has changed.
+    pub(crate) fn changed(&self) -> u64 {
+        self.puts.sum(0) + self.puts.sum(1)
     }
 
     /// Decides how a checkpoint that begins now takes what is dirty: as an image, or merged into the tree.

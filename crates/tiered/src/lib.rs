@@ -51,6 +51,7 @@ mod gaps;
 mod image;
 mod images;
 mod kept;
+mod loader;
 mod maintain;
 mod memory;
 mod options;
@@ -63,5 +64,6 @@ mod scan;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod warm;
 
 pub use engine::{ROW, Tiered};

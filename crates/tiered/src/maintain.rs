@@ -85,6 +85,7 @@ impl Maintain for Tiered {
         worked |= self.sweep_removals()?;
         worked |= self.store().give_back(GiveBack::Much)? > 0;
         worked |= self.sweep_in_background()? || self.merge_in_quiet()?;
+        worked |= self.tend_clean()?;
         if let (Some(cache), Some(tree)) = (self.pages.cache(), self.tree())
             && cache.dirty_bytes() > cache.bytes() / 2
         {
@@ -113,7 +114,9 @@ impl Maintain for Tiered {
             report.pages = self.store().payload_pages() + self.image_pages();
             self.store().verify_checkpoint()?;
             self.verify_image()?;
-            let mut owned: Vec<Extent> = self.image_extents().map(|(extent, _)| extent).collect();
+            let of_clean = self.clean_extents();
+            let owned = self.image_extents().chain(of_clean).map(|(extent, _)| extent);
+            let mut owned: Vec<Extent> = owned.collect();
             let tree = self.tree();
             let _no_write_back = tree.as_ref().map(|tree| tree.hold_places());
             if let Some(tree) = &tree {
@@ -220,7 +223,9 @@ impl Maintain for Tiered {
     ) -> Result<Box<dyn KeyspaceBackup + '_>> {
         let state = || {
             let _no_checkpoint = self.publishing.lock();
-            (self.redo(), self.named.lock().clone())
+            // Clean records are not copied: they are only worth reads.
+            let named = self.named.lock().clone();
+            (self.redo(), named.map(|named| Payload { clean: None, ..named }))
         };
         let (copy, named) = StoreCopy::begin(&self.values, directory, name, state)?;
         let left = named.iter().map(|payload| payload.root.page()).collect();
@@ -312,6 +317,7 @@ impl Bulk for Loading<'_> {
         let redo = keyspace.context.log.last_lsn();
         let tree = Arc::new(self.tree.take().expect("it is not installed"));
         let live = self.loaded.extents();
+        keyspace.give_up_clean();
         let published = keyspace.publish(&tree, redo, Image::none(keyspace.store()), || {
             LargeList { live, ..LargeList::default() }
         });

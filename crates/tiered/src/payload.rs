@@ -10,8 +10,13 @@
 //! | 8 | freed | how many extents follow |
 //! | 9 each | extent | of values that the root or the image may still name, though they were superseded |
 //! | any | image | records that the root lacks, as [`Run::encode`] writes it |
+//! | any | clean run | records of the tier that the tree has, too; empty if there are none |
+//! | 8 | notes | how many hashes follow |
+//! | 8 each | hash | of a key that was merged since the writing of the clean run began, ascending |
 //!
 //! All integers are little-endian. A new keyspace has no payload. Checksums are the store's.
+
+use std::sync::Arc;
 
 use spinney_access::{Place, TreeRoot};
 use spinney_base::{Error, ErrorKind, Result};
@@ -19,18 +24,21 @@ use spinney_cache::ORDER_MAX;
 use spinney_extent::values::{LargeExtent, LargeList};
 
 use crate::run::Run;
+use crate::warm::{CleanRun, Notes};
 
 /// Most levels of a tree: each has at least twice as many pages as the one above.
 const LEVELS_MAX: u8 = 32;
 
 /// What a checkpoint names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Payload {
     pub(crate) order: u8,
     pub(crate) root: TreeRoot,
     pub(crate) large: LargeList,
     /// Records that the root lacks.
     pub(crate) dirty: Run,
+    /// Records that the tier had clean, and those of them that do not count.
+    pub(crate) clean: Option<CleanRun>,
 }
 
 impl Payload {
@@ -42,6 +50,9 @@ impl Payload {
             list.iter().for_each(|extent| extent.encode(&mut out));
         }
         self.dirty.encode(&mut out);
+        let clean = self.clean.clone().unwrap_or_default();
+        clean.run.encode(&mut out);
+        clean.notes.encode(&mut out);
         out
     }
 
@@ -71,5 +82,8 @@ fn parse(mut left: &[u8]) -> Option<Payload> {
     };
     let large = LargeList { live: list()?, freed: list()? };
     let dirty = Run::decode(&mut left)?;
-    left.is_empty().then_some(Payload { order: *order, root, large, dirty })
+    let clean =
+        CleanRun { run: Arc::new(Run::decode(&mut left)?), notes: Notes::decode(&mut left)? };
+    let clean = (clean.run.records > 0).then_some(clean);
+    left.is_empty().then_some(Payload { order: *order, root, large, dirty, clean })
 }

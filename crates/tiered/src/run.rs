@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | 32 | 4 | run | generation of the run's first page; of two runs the later one has the greater |
 //! | 36 | 4 | index | of the page in the run |
-//! | 40 | 1 | what | 1: records that the root lacks |
+//! | 40 | 1 | what | 1: records that the root lacks; 2: records that the tree has, too |
 //! | 41 | 1 | last | 1 in the last page of the run, else 0 |
 //! | 42 | 2 | count | records of the page |
 //!
@@ -58,6 +58,8 @@ const LARGE: u8 = 2;
 pub(crate) enum What {
     /// Newer than what the root has.
     Dirty = 1,
+    /// The same as what the tree had when they were written.
+    Clean = 2,
 }
 
 /// A run as a payload names it.
@@ -324,7 +326,7 @@ struct At {
 pub(crate) struct Head {
     pub(crate) run: Generation,
     pub(crate) index: u32,
-    what: u8,
+    pub(crate) what: u8,
     pub(crate) is_last: bool,
 }
 

@@ -8,7 +8,7 @@ use spinney_engine::Show;
 use spinney_extent::{BlockHeader, PageRun, Store};
 use spinney_io::{AlignedBuf, Purpose};
 
-use crate::run::{IMAGE, Pages};
+use crate::run::{IMAGE, Pages, What};
 
 /// Of when something is: the LSN of its pages, and the allocation.
 pub(super) type Moment = (Lsn, Generation);
@@ -43,7 +43,8 @@ impl FoundImages {
         header: &BlockHeader,
         block: &[u8; PAGE_BYTES],
     ) {
-        let Ok(head) = Pages::new(1).copy(block) else { return };
+        let head = Pages::new(1).copy(block).ok();
+        let Some(head) = head.filter(|head| head.what == What::Dirty as u8) else { return };
         let image = self.0.entry(head.run).or_default();
         image.pages.insert(head.index, (page, header.generation));
         image.last = image.last.or(head.is_last.then_some(head.index));
