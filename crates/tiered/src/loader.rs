@@ -128,7 +128,7 @@ impl Tiered {
         Ok(true)
     }
 
-    fn clean_run(&self) -> Result<Run> {
+    pub(crate) fn clean_run(&self) -> Result<Run> {
         let lsn = || self.context.log.last_lsn();
         let expected = self.hot.bytes() / PAGE_BYTES as u64 + 1;
         let about = (lsn(), Purpose::WRITE_BACK);
