@@ -22,6 +22,9 @@ use crate::run::{Run, RunReader, RunWriter, TOGETHER, What};
 /// Pages of a run that the background loads at once.
 const LOADED_AT_ONCE: usize = 4 * TOGETHER;
 
+/// How often a record is offered to the tier: a full leaf is split first, and another is the one for the key.
+const ADMITS_MAX: u32 = 3;
+
 /// Gives a run up that nothing names any more, but for a slot.
 pub(crate) fn let_go(store: &Store, run: Option<Arc<Run>>) {
     for (extent, generation) in run.iter().flat_map(|run| run.extents()) {
@@ -88,10 +91,13 @@ impl Tiered {
 
     /// Lets a record of the run enter the tier, if it says what the tree says.
     pub(crate) fn load_record(&self, key: &[u8], value: Option<ValueRef<'_>>) {
-        let (cached, seen) = self.hot.look(key, &mut Vec::new());
-        let counts = || self.images.warm.lock().counts(hash_key(self.context.keyspace, key));
-        if cached == Cached::Unknown && counts() {
-            self.hot.admit(key, value, seen);
+        for _ in 0..ADMITS_MAX {
+            let (cached, seen) = self.hot.look(key, &mut Vec::new());
+            // After the look: what is merged from here on leaves the leaf, or is in it.
+            let counts = self.images.warm.lock().counts(hash_key(self.context.keyspace, key));
+            if cached != Cached::Unknown || !counts || self.hot.admit(key, value, seen) {
+                return;
+            }
         }
     }
 
