@@ -232,6 +232,12 @@ fn h24_a_load_drops_the_run() {
     let (world, model) = with_clean();
     model.keys().for_each(|key| world.remove(key));
     world.empty_tier();
+    // Ranges keep what they know to be absent.
+    for number in hot() {
+        let (_, seen) = world.engine.hot.look(&key(number), &mut Vec::new());
+        world.engine.hot.admit(&key(number), None, seen);
+    }
+    assert!(world.engine.write_clean().unwrap());
     world.checkpoint();
     let mut bulk = world.engine.bulk().unwrap();
     for number in hot() {
