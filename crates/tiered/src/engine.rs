@@ -47,7 +47,7 @@ pub const ROW: Row = Row {
             &[],
             &[("tiers", "1")],
             &[("promotion", "1")],
-            &[],
+            &[("image", "dirty")],
             &[("tier", "40"), ("promotion", "0.5"), ("page", "16")],
         ],
         states: [

@@ -23,6 +23,8 @@
 //! 2. Records of an image enter the tier dirty: what the tree has may be newer only where nothing is logged, and then
 //!    it belongs to writes after the checkpoint (H9).
 
+use std::sync::Arc;
+
 use spinney_access::BTree;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Result, probe};
@@ -37,8 +39,6 @@ use crate::images::Images;
 use crate::images::{Dirty, note_named};
 use crate::run::{Run, RunReader, RunWriter, TOGETHER, What};
 
-/// First byte of a place of the scrub that lies in the image.
-pub(crate) const OF_IMAGE: u8 = 1;
 /// Leaves of the tier that the background merges at once while nothing is put, and those that it looks at.
 const MERGED_AT_ONCE: usize = 4;
 const LOOKED_AT_ONCE: usize = 256;
@@ -226,19 +226,27 @@ impl Tiered {
         Ok(())
     }
 
-    /// Reads a piece of it for the scrub: from a place that this has returned, or from the begin. An image that goes
+    /// Reads a piece of a run for the scrub: from a place that this has returned, or from the begin. A run that goes
     /// meanwhile is passed over; the next scrub reads the one after.
-    pub(crate) fn scrub_image(&self, from: &[u8], seen: &mut Scrubbed) -> Option<Vec<u8>> {
+    pub(crate) fn scrub_run(
+        &self,
+        what: What,
+        from: &[u8],
+        seen: &mut Scrubbed,
+    ) -> Option<Vec<u8>> {
         // What is freed from here on stays as it is until the piece was read.
         let _hold = self.store().hold();
-        let run = self.named.lock().as_ref().map(|named| named.dirty.clone())?;
+        let run = match what {
+            What::Dirty => self.named.lock().as_ref().map(|named| Arc::new(named.dirty.clone())),
+            What::Clean => self.images.warm.lock().named().map(|clean| clean.run.clone()),
+        }?;
         let number = run.number()?;
         let mut places = from.as_chunks::<4>().0.iter().map(|place| u32::from_le_bytes(*place));
         let (of, index) = (places.next(), places.next().unwrap_or(0));
         if of.is_some_and(|of| of != number.0) {
             return None;
         }
-        let mut reader = RunReader::new(self.store(), &run, What::Dirty, Purpose::TOOL);
+        let mut reader = RunReader::new(self.store(), &run, what, Purpose::TOOL);
         reader.skip_to(index);
         let first = reader.place()?;
         match reader.read(TOGETHER) {
@@ -250,6 +258,6 @@ impl Tiered {
             Err(error) => seen.note(self.store().path(), first, Err(error)),
         }
         let next = [number.0.to_le_bytes(), reader.index().to_le_bytes()].concat();
-        Some([&[OF_IMAGE][..], &next].concat())
+        Some(next)
     }
 }

@@ -16,15 +16,18 @@ use spinney_extent::{Extent, GiveBack, Store, StoreCopy};
 use spinney_io::{Directory, Purpose};
 
 use crate::engine::Tiered;
-use crate::image::{Image, OF_IMAGE};
+use crate::image::Image;
 use crate::images::note_named;
 use crate::payload::Payload;
 use crate::run::{RunReader, What};
 
 /// Pages that a piece of a copy reads.
 const PIECE_PAGES: usize = 64;
-/// First byte of a place of the scrub that is a key, from which on leaves are read.
+/// First byte of a place of the scrub: a key from which on leaves are read, or a page of the image or of the run of
+/// clean records.
 const OF_TREE: u8 = 0;
+const OF_IMAGE: u8 = 1;
+const OF_CLEAN: u8 = 2;
 /// Records of a scan of a check.
 const CHECKED_AT_ONCE: usize = 1000;
 /// Bytes of records that a load gathers.
@@ -176,7 +179,16 @@ impl Maintain for Tiered {
         let path = self.store().path().to_owned();
         scrub(&self.values, from, |from, seen| {
             let from = match from.split_first() {
-                Some((&OF_IMAGE, from)) => return self.scrub_image(from, seen),
+                Some((&OF_IMAGE, from)) => {
+                    let next = self.scrub_run(What::Dirty, from, seen);
+                    return Some(
+                        next.map_or(vec![OF_CLEAN], |next| [&[OF_IMAGE][..], &next].concat()),
+                    );
+                }
+                Some((&OF_CLEAN, from)) => {
+                    let next = self.scrub_run(What::Clean, from, seen);
+                    return next.map(|next| [&[OF_CLEAN][..], &next].concat());
+                }
                 from => from.map_or(&[][..], |(_, from)| from),
             };
             let read = self.tree().map_or(Ok(None), |tree| {

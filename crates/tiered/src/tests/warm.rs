@@ -176,6 +176,13 @@ fn h9_a_damaged_clean_run_is_void() {
     };
     world.disk.flip_bit(Path::new("/db/k"), page.offset() + 999, 1).unwrap();
     world.check(&model);
+    let (mut from, mut damaged) = (Some(Vec::new()), Vec::new());
+    while let Some(at) = from {
+        let mut seen = world.engine.scrub(&at);
+        damaged.append(&mut seen.damaged);
+        from = seen.next;
+    }
+    assert_eq!(damaged.len(), 1, "{damaged:?}");
     let again = world.after_crash(MEMORY).unwrap();
     load(&again);
     assert!(!has_clean(&again));
