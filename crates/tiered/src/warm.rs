@@ -115,7 +115,7 @@ impl Warm {
         self.named.take().map(|named| named.run)
     }
 
-    /// Returns whether a run is due, when this much has changed of so many records.
+    /// Returns whether a run is due, given how much has changed, and how many records there are.
     pub(crate) fn is_due(&self, now: Duration, changed: u64, records: u64) -> bool {
         let (wait, before) = match self.last {
             Some((last, before)) => (now.saturating_sub(last) >= BETWEEN, before),
