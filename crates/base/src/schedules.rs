@@ -62,8 +62,18 @@ impl Scheduler for Bursts {
     }
 }
 
-/// Runs a body under `iterations` schedules, always the same ones.
+/// Percent of all schedules to run, in the environment: the gate runs the first ones only.
+const PERCENT: &str = "SPINNEY_SCHEDULES";
+
+/// Runs a body under `iterations` schedules, always the same ones, or under the first ones of them.
+///
+/// # Panics
+/// When the body does, or `SPINNEY_SCHEDULES` is no number.
 pub fn check(iterations: u64, body: impl Fn() + Send + Sync + 'static) {
+    let percent = std::env::var(PERCENT).map_or(100, |text| {
+        text.parse::<u64>().unwrap_or_else(|_| panic!("{PERCENT} is a number of percent"))
+    });
+    let iterations = (iterations * percent / 100).max(1);
     let mut config = shuttle::Config::new();
     config.stack_size = STACK_BYTES;
     config.max_steps = shuttle::MaxSteps::None;

@@ -190,6 +190,7 @@ impl HotTier {
             old_bounds.push(Vec::new());
             leaf.leaf.lower(old_bounds.last_mut().expect("it was pushed"));
         }
+        debug_assert!(leaves.windows(2).all(|two| two[0].lies_before(&two[1])), "no neighbours");
         let mut leaves = leaves;
         let surplus = leaves.split_off(leaves.len().min(cuts.len()));
         while leaves.len() < cuts.len() {
@@ -213,10 +214,11 @@ impl HotTier {
             homes.push(Home::new(held.block, generation));
         }
         old_bounds.iter().for_each(|lower| self.index.remove(lower));
-        for (lower, home) in lowers.iter().zip(&homes).skip(1) {
+        // From the last to the first: a key whose leaf is not entered yet leads to the first one as it was, and is
+        // looked for again. To another new one it would not belong.
+        for (lower, home) in lowers.iter().zip(&homes).rev() {
             self.index.insert(lower, *home);
         }
-        self.index.insert(&lowers[0], homes[0]);
         drop(leaves);
         for held in surplus {
             let block = held.block;

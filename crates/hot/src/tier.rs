@@ -129,6 +129,20 @@ impl Held<'_> {
     fn is_as(&self, seen: Seen) -> bool {
         self.leaf.generation() == seen.home.generation() && self.leaf.removals() == seen.removals
     }
+
+    /// Whether the leaf is for a key.
+    fn is_for(&self, key: &[u8]) -> bool {
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        self.leaf.lower(&mut lower);
+        key >= &lower[..] && (!self.leaf.upper(&mut upper) || key < &upper[..])
+    }
+
+    /// Whether the keys of another leaf begin where those of this one end.
+    pub(crate) fn lies_before(&self, next: &Held<'_>) -> bool {
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        next.leaf.lower(&mut lower);
+        self.leaf.upper(&mut upper) && upper == lower
+    }
 }
 
 impl HotTier {
@@ -282,6 +296,7 @@ impl HotTier {
             let home = self.index.find(key);
             let held = self.latch(home.block());
             if held.leaf.generation() == home.generation() {
+                debug_assert!(held.is_for(key), "the index leads to another leaf");
                 return held;
             }
             held.guard.release_unchanged();
