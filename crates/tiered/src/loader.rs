@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Result, ValueRef};
+use spinney_base::{Result, ValueRef, probe};
 use spinney_extent::Store;
 use spinney_hot::{Cached, Direction, Piece, Records};
 use spinney_io::{Purpose, without_reserve};
@@ -117,6 +117,7 @@ impl Tiered {
     pub(crate) fn write_clean(&self) -> Result<bool> {
         // A root that is being made does not know what of the run counts.
         let Some(_no_checkpoint) = self.publishing.try_lock() else { return Ok(false) };
+        let _inside = probe::enter("clean run");
         let (now, changed) = (self.context.runtime.now(), self.images.changed());
         self.images.warm.lock().begin(now, changed);
         let run = without_reserve(|| self.clean_run());

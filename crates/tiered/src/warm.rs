@@ -31,9 +31,10 @@ const MEMORY_PART: u64 = 64;
 const NOTE_BYTES: u64 = 18;
 /// A run is written when one part in this many of the tier has changed since the last one.
 const CHANGED_PART: u64 = 4;
-/// Time between runs, and after opening before the first one.
-const BETWEEN: Duration = Duration::from_secs(300);
-const FIRST: Duration = Duration::from_secs(60);
+/// Most and least time between runs. The first ones follow each other more closely: as much time passes as had passed
+/// until the last one. With less, runs cost more writing; with more, a restart finds less of what is hot.
+const BETWEEN_MOST: Duration = Duration::from_secs(300);
+const BETWEEN_LEAST: Duration = Duration::from_secs(2);
 
 /// Hashes of keys that were merged.
 #[derive(Clone, Debug, Default)]
@@ -118,8 +119,11 @@ impl Warm {
     /// Returns whether a run is due, given how much has changed, and how many records there are.
     pub(crate) fn is_due(&self, now: Duration, changed: u64, records: u64) -> bool {
         let (wait, before) = match self.last {
-            Some((last, before)) => (now.saturating_sub(last) >= BETWEEN, before),
-            None => (now >= FIRST, 0),
+            Some((last, before)) => {
+                let least = last.clamp(BETWEEN_LEAST, BETWEEN_MOST);
+                (now.saturating_sub(last) >= least, before)
+            }
+            None => (now >= BETWEEN_LEAST, 0),
         };
         let is_other = (changed - before) * CHANGED_PART >= records && records > 0;
         self.loaded.is_none() && self.written.is_none() && wait && is_other
@@ -203,8 +207,8 @@ mod tests {
         assert!(warm.is_due(later, 100, 100) && !warm.is_due(later, 24, 100));
         warm.begin(later, 100);
         assert!(warm.install(run(5)).is_some());
-        assert!(!warm.is_due(later + BETWEEN / 2, 200, 100));
-        assert!(warm.is_due(later + BETWEEN, 200, 100));
+        assert!(!warm.is_due(later + BETWEEN_MOST / 2, 200, 100));
+        assert!(warm.is_due(later + BETWEEN_MOST, 200, 100));
     }
 
     #[test]
