@@ -158,11 +158,11 @@ impl Tiered {
         context: EngineContext,
         store: Store,
         redo: Lsn,
-        payload: Option<Payload>,
+        mut payload: Option<Payload>,
     ) -> Tiered {
         let order = payload.as_ref().map_or(ORDER_DEFAULT, |payload| payload.order);
         let images = Images::default();
-        let clean = payload.as_ref().and_then(|payload| payload.clean.clone());
+        let clean = payload.as_mut().and_then(|payload| payload.clean.take());
         *images.warm.lock() = Warm::open(clean);
         let mut list =
             payload.as_ref().map_or_else(LargeList::default, |payload| payload.large.clone());
@@ -299,7 +299,8 @@ impl Tiered {
             let checkpoint = Checkpoint { redo, structure: 0 };
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(checkpoint, &payload.encode(), durable)?;
-            named = Some(payload);
+            // Notes of the run are kept once.
+            named = Some(Payload { clean: None, ..payload });
             Ok(())
         })?;
         image.keep();

@@ -236,8 +236,7 @@ impl Maintain for Tiered {
         let state = || {
             let _no_checkpoint = self.publishing.lock();
             // Clean records are not copied: they are only worth reads.
-            let named = self.named.lock().clone();
-            (self.redo(), named.map(|named| Payload { clean: None, ..named }))
+            (self.redo(), self.named.lock().clone())
         };
         let (copy, named) = StoreCopy::begin(&self.values, directory, name, state)?;
         let left = named.iter().map(|payload| payload.root.page()).collect();

@@ -37,7 +37,8 @@ pub(crate) struct Payload {
     pub(crate) large: LargeList,
     /// Records that the root lacks.
     pub(crate) dirty: Run,
-    /// Records that the tier had clean, and those of them that do not count.
+    /// Records that the tier had clean, and those of them that do not count. Only on its way to a slot and from there: in
+    /// memory `warm` keeps it.
     pub(crate) clean: Option<CleanRun>,
 }
 
@@ -50,7 +51,8 @@ impl Payload {
             list.iter().for_each(|extent| extent.encode(&mut out));
         }
         self.dirty.encode(&mut out);
-        let clean = self.clean.clone().unwrap_or_default();
+        let none = CleanRun::default();
+        let clean = self.clean.as_ref().unwrap_or(&none);
         clean.run.encode(&mut out);
         clean.notes.encode(&mut out);
         out
