@@ -237,6 +237,13 @@ impl TwoBTreeOptions {
         self.with("tier", percent)
     }
 
+    /// Whether single records that were not changed are in memory again after a restart: they are written now and then,
+    /// and loaded in the background; default yes. Records that the tree lacks always are.
+    #[must_use]
+    pub fn warm_restarts(self, yes: bool) -> Self {
+        self.with("image", if yes { "warm" } else { "dirty" })
+    }
+
     /// KiB of a page: 4, 8 or 16; default 4. It is chosen while the keyspace is empty, and kept: later another
     /// number is an error. Long ranges take fewer requests with long pages, single records more bytes.
     #[must_use]

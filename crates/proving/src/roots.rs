@@ -66,6 +66,11 @@ pub enum Layout {
 impl Layout {
     /// Whether pages of a kind may be written before the log is durable that their LSN names.
     pub(crate) fn is_named_by_slots(kind: BlockKind) -> bool {
+        kind == pages::IMAGE || Layout::is_moved(kind)
+    }
+
+    /// Whether pages of a kind may be written again where they are, until a slot names them.
+    fn is_moved(kind: BlockKind) -> bool {
         [pages::LEAF, pages::NODE].contains(&kind)
     }
 }
@@ -145,7 +150,7 @@ impl Roots {
         let durable = durable.and_then(|page| BlockHeader::decode(page).ok());
         let earlier = durable.is_some_and(|there| (there.page.0, there.generation.0) == made);
         let is_made = !slots.made.insert(made);
-        let may_again = is_made && Layout::is_named_by_slots(header.kind);
+        let may_again = is_made && Layout::is_moved(header.kind);
         if (is_made || earlier) && !may_again {
             let when = if earlier { "is on the media" } else { "was written in this life" };
             let generation = header.generation;
@@ -244,12 +249,12 @@ impl Walk<'_, '_> {
     /// Takes pages for one owner and appends what they hold.
     fn own(
         &mut self,
-        pages: std::ops::Range<u32>,
+        numbers: std::ops::Range<u32>,
         generation: u32,
         kind: BlockKind,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
-        for number in pages {
+        for number in numbers {
             if !self.pages.insert(number) {
                 return Err(format!("reaches page {number} twice"));
             }
@@ -264,6 +269,9 @@ impl Walk<'_, '_> {
                     "needs page {number} of kind {kind:?} in generation {generation}, and the media hold {header:?}"
                 ));
             };
+            if kind == pages::IMAGE {
+                self.newest = self.newest.max(header.map_or(Lsn::ZERO, |header| header.lsn));
+            }
             out.extend_from_slice(&block[HEADER_BYTES..]);
         }
         Ok(())

@@ -18,11 +18,15 @@ use spinney_extent::{BlockKind, Checkpoint, Store, Values};
 use spinney_hot::{Cached, HotTier, Replaced};
 use spinney_preimages::PreImages;
 
+use crate::image::Image;
+use crate::images::Images;
 use crate::options::{self, Choice, check_option};
 use crate::pages::{ORDER_DEFAULT, Pages};
 use crate::payload::Payload;
 use crate::promote::Chosen;
+use crate::run;
 use crate::sweep::Sweeps;
+use crate::warm::Warm;
 
 /// The row of `2btree` in the registry.
 pub const ROW: Row = Row {
@@ -36,19 +40,19 @@ pub const ROW: Row = Row {
         Ok(Box::new(crate::salvage::TieredSalvage::open(directory, name, keyspace)?))
     },
     check_option,
-    blocks: &[BlockKind::wide(8, "tree leaf"), BlockKind::wide(9, "inner node")],
+    blocks: &[BlockKind::wide(8, "tree leaf"), BlockKind::wide(9, "inner node"), run::IMAGE],
     purposes: &[],
     proving: Proving {
         options: &[
             &[],
             &[("tiers", "1")],
             &[("promotion", "1")],
-            &[],
+            &[("image", "dirty")],
             &[("tier", "40"), ("promotion", "0.5"), ("page", "16")],
         ],
         states: [
-            &[("checkpoint", 1), ("sweep", 1), ("reshape", 1)],
-            &[("checkpoint", 1), ("sweep", 1)],
+            &[("checkpoint", 1), ("sweep", 1), ("reshape", 1), ("image", 1)],
+            &[("checkpoint", 1), ("sweep", 1), ("image", 1)],
         ],
         watched: Watched::Pages,
     },
@@ -75,6 +79,7 @@ pub struct Tiered {
     pub(crate) sweeps: Sweeps,
     pub(crate) chosen: Chosen,
     pub(crate) progress: Progress,
+    pub(crate) images: Images,
     /// Held by whoever publishes a checkpoint.
     pub(crate) publishing: Mutex<()>,
     pub(crate) stalls: Stalls,
@@ -153,11 +158,17 @@ impl Tiered {
         context: EngineContext,
         store: Store,
         redo: Lsn,
-        payload: Option<Payload>,
+        mut payload: Option<Payload>,
     ) -> Tiered {
         let order = payload.as_ref().map_or(ORDER_DEFAULT, |payload| payload.order);
-        let list =
+        let images = Images::default();
+        let clean = payload.as_mut().and_then(|payload| payload.clean.take());
+        *images.warm.lock() = Warm::open(clean);
+        let mut list =
             payload.as_ref().map_or_else(LargeList::default, |payload| payload.large.clone());
+        if !context.logged {
+            images.doubt(&mut list);
+        }
         let owner = Box::new(ByLsn(context.clone()));
         let store = Arc::new(store);
         let pre_images = PreImages::without_notes(context.clone(), store.clone());
@@ -173,6 +184,7 @@ impl Tiered {
             sweeps: Sweeps::default(),
             chosen: Chosen::default(),
             progress: Progress::new(redo),
+            images,
             publishing: Mutex::new(()),
             stalls: Stalls::default(),
             context,
@@ -228,6 +240,8 @@ impl Tiered {
         let (store, log) = (self.store().clone(), self.context.log.clone());
         let named = self.named.lock().clone();
         let mut owned: Vec<_> = self.values.owned().collect();
+        owned.extend(named.iter().flat_map(|payload| payload.dirty.extents()));
+        owned.extend(self.clean_extents());
         let tree = named.map(|payload| {
             let (cache, order) = self.make_frames();
             BTree::open(store, cache, order, log, payload.root)
@@ -240,15 +254,18 @@ impl Tiered {
         Ok(())
     }
 
-    /// Writes all that was applied before, and publishes it. The caller holds `publishing`.
-    fn publish_all(&self, redo: Lsn) -> Result<()> {
+    /// Writes all that was applied before, and publishes it. The caller holds `publishing`. `beside` is called once the
+    /// image was taken: whatever happens then and until the slot is durable may be in it or not.
+    pub(crate) fn publish_all(&self, redo: Lsn, beside: impl FnOnce()) -> Result<()> {
+        // Before the image: what is superseded from here on may be named by it, or by leaves of the root.
         let cut = self.values.cut(redo.0);
-        self.bring_all_home()?;
+        let image = self.take_dirty()?;
+        beside();
         if self.tree().is_none() && self.values.is_empty() && self.pages.order() == ORDER_DEFAULT {
             // Nothing was ever merged, so nothing is named.
             return self.publish_nothing(redo);
         }
-        self.publish(&*self.tree_made()?, redo, || self.values.list(&cut))?;
+        self.publish(&*self.tree_made()?, redo, image, || self.values.list(&cut))?;
         self.values.settle(&cut);
         Ok(())
     }
@@ -264,25 +281,31 @@ impl Tiered {
         Ok(())
     }
 
-    /// Writes a tree and publishes it, with these large values. The caller holds `publishing`.
+    /// Writes a tree and publishes it, with an image and these large values. The caller holds `publishing`.
     pub(crate) fn publish(
         &self,
         tree: &BTree,
         redo: Lsn,
+        image: Image<'_>,
         large: impl FnOnce() -> LargeList,
     ) -> Result<()> {
         let log = &self.context.log;
         let mut named = None;
         tree.checkpoint(|root: TreeRoot| {
-            let large = large();
-            let payload = Payload { order: tree.order(), root, large };
+            let (large, dirty) = (large(), image.run.clone());
+            // After the last leaf was written (rule H9).
+            let clean = self.images.warm.lock().named().cloned();
+            let payload = Payload { order: tree.order(), root, large, dirty, clean };
             let checkpoint = Checkpoint { redo, structure: 0 };
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(checkpoint, &payload.encode(), durable)?;
-            named = Some(payload);
+            // Notes of the run are kept once.
+            named = Some(Payload { clean: None, ..payload });
             Ok(())
         })?;
-        *self.named.lock() = named;
+        image.keep();
+        let before = std::mem::replace(&mut *self.named.lock(), named);
+        before.into_iter().for_each(|before| before.dirty.release(self.store()));
         self.progress.published(redo);
         Ok(())
     }
@@ -296,7 +319,7 @@ impl Tiered {
             return Err(Error::invalid(text));
         }
         match self.tree().is_none() && order != ORDER_DEFAULT {
-            true => self.publish_all(self.redo()),
+            true => self.publish_all(self.redo(), || ()),
             false => Ok(()),
         }
     }
@@ -369,6 +392,7 @@ impl Engine for Tiered {
         }
         let mut pointer = Vec::new();
         let replaced = self.hot.put(write.key, write.value, &mut pointer);
+        self.images.count_put();
         self.cancel(write, prepared);
         self.set_dirty(true);
         // What a clean record names the tree names, too, and the merge that replaces it there supersedes it; what
@@ -396,7 +420,7 @@ impl Engine for Tiered {
         let _one_at_a_time = self.publishing.lock();
         self.context.poison.check()?;
         self.set_dirty(false);
-        self.publish_all(redo).inspect_err(|_| self.set_dirty(true))
+        self.publish_all(redo, || ()).inspect_err(|_| self.set_dirty(true))
     }
 
     fn is_dirty(&self) -> bool {
@@ -417,7 +441,8 @@ impl Engine for Tiered {
     }
 
     fn end_structure_replay(&self) -> Result<()> {
-        self.open_tree()
+        self.open_tree()?;
+        self.load_image()
     }
 
     fn end_replay(&self) -> Result<()> {
@@ -450,7 +475,8 @@ impl Engine for Tiered {
         let page_cache_bytes = self.pages.cache().map_or(0, |cache| cache.used());
         stats.cache_bytes = self.hot.bytes() + page_cache_bytes;
         let pages = self.tree().map_or(0, |tree| tree.pages() * tree.page_bytes());
-        stats.pages = pages / PAGE_BYTES as u64 + self.store().payload_pages();
+        let others = self.store().payload_pages() + self.image_pages();
+        stats.pages = pages / PAGE_BYTES as u64 + others;
         stats.page_cache_bytes = page_cache_bytes;
         stats.live_bytes = self.data_bytes();
         stats.checkpoints = self.progress.checkpoints.load(SeqCst);

@@ -16,9 +16,10 @@
 //! and makes them clean, unless they were written again meanwhile (rules H1, H2). A lookup asks the tier, and
 //! then the tree (H4).
 //!
-//! **Checkpoint.** All dirty records are merged into the tree, then the tree is written, and a slot names its root. So
-//! everything up to the redo LSN is in the root; later records may be there, too, and replay applies them
-//! again. Migration is never logged.
+//! **Checkpoint.** All dirty records of the tier are written as one run, its [`image`], then the tree is written, and a
+//! slot names both. So everything up to the redo LSN is in root or image; later records may be there, too, and
+//! replay applies them again. Where it changes few leaves, the records are merged instead. Opening loads the
+//! image as dirty records, and then replays the log. Migration is never logged.
 //!
 //! **Large values.** A put over a dirty record of the tier supersedes what that names. What a clean record names
 //! the tree names, too, and the merge that replaces it there supersedes it. What a sweep has copied comes to
@@ -40,21 +41,29 @@
 //! **One tier** (the option `tiers=1`; the paper's base) is a small one: it gathers writes, and keeps no record that
 //! was only read.
 //!
-//! Read `engine` first, then `sweep`, `promote`, `gaps` and `scan`, `memory`, `kept` (snapshots), `maintain`.
+//! Read `engine` first, then `sweep`, `promote`, `gaps` and `scan`, `image` and `run`, `memory`, `kept` (snapshots),
+//! `maintain`.
 
 #![forbid(unsafe_code)]
 
 mod engine;
 mod gaps;
+mod image;
+mod images;
 mod kept;
+mod loader;
 mod maintain;
 mod memory;
 mod options;
 mod pages;
 mod payload;
 mod promote;
+mod run;
 mod salvage;
 mod scan;
 mod sweep;
+#[cfg(test)]
+mod tests;
+mod warm;
 
 pub use engine::{ROW, Tiered};

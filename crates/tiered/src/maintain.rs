@@ -1,5 +1,6 @@
 //! Background work, checks, copies, loads, and room on the disk.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -11,14 +12,22 @@ use spinney_engine::{
     Scrubbed, SnapshotNumber, VerifyReport, Watch, scrub,
 };
 use spinney_extent::values::{LargeList, Loaded};
-use spinney_extent::{Extent, GiveBack, StoreCopy};
+use spinney_extent::{Extent, GiveBack, Store, StoreCopy};
 use spinney_io::{Directory, Purpose};
 
 use crate::engine::Tiered;
+use crate::image::Image;
+use crate::images::note_named;
 use crate::payload::Payload;
+use crate::run::{RunReader, What};
 
 /// Pages that a piece of a copy reads.
 const PIECE_PAGES: usize = 64;
+/// First byte of a place of the scrub: a key from which on leaves are read, or a page of the image or of the run of
+/// clean records.
+const OF_TREE: u8 = 0;
+const OF_IMAGE: u8 = 1;
+const OF_CLEAN: u8 = 2;
 /// Records of a scan of a check.
 const CHECKED_AT_ONCE: usize = 1000;
 /// Bytes of records that a load gathers.
@@ -78,7 +87,8 @@ impl Maintain for Tiered {
         let mut worked = self.tend_pre_images()?;
         worked |= self.sweep_removals()?;
         worked |= self.store().give_back(GiveBack::Much)? > 0;
-        worked |= self.sweep_in_background()?;
+        worked |= self.sweep_in_background()? || self.merge_in_quiet()?;
+        worked |= self.tend_clean()?;
         if let (Some(cache), Some(tree)) = (self.pages.cache(), self.tree())
             && cache.dirty_bytes() > cache.bytes() / 2
         {
@@ -104,13 +114,23 @@ impl Maintain for Tiered {
         {
             let _no_checkpoint = self.publishing.lock();
             let _no_sweep = self.sweeps.sweeper.lock();
-            report.pages = self.store().payload_pages();
+            report.pages = self.store().payload_pages() + self.image_pages();
             self.store().verify_checkpoint()?;
-            let mut owned: Vec<Extent> = Vec::new();
+            self.verify_image()?;
+            let of_clean = self.clean_extents();
+            let owned = self.image_extents().chain(of_clean).map(|(extent, _)| extent);
+            let mut owned: Vec<Extent> = owned.collect();
             let tree = self.tree();
             let _no_write_back = tree.as_ref().map(|tree| tree.hold_places());
             if let Some(tree) = &tree {
-                let walked = tree.walk(&mut |_, _, _| {})?;
+                let mut unnamed = self.images.in_doubt();
+                let walked = tree.walk(&mut |_, value, flags| {
+                    if flags != 0 && !unnamed.is_empty() {
+                        note_named(value, &mut unnamed);
+                    }
+                })?;
+                self.images.set_in_doubt(BTreeSet::new());
+                self.values.supersede(unnamed);
                 let pages = (walked.leaves + walked.nodes) * tree.page_bytes();
                 report.pages += pages / PAGE_BYTES as u64;
                 tree.owned(&mut |extent, _| owned.push(extent))?;
@@ -158,21 +178,39 @@ impl Maintain for Tiered {
     fn scrub(&self, from: &[u8]) -> Scrubbed {
         let path = self.store().path().to_owned();
         scrub(&self.values, from, |from, seen| {
-            let tree = self.tree()?;
-            let read = tree.scrub(from, &mut |place: Place, result| {
-                seen.note(&path, place.page, result);
+            let from = match from.split_first() {
+                Some((&OF_IMAGE, from)) => {
+                    let next = self.scrub_run(What::Dirty, from, seen);
+                    return Some(
+                        next.map_or(vec![OF_CLEAN], |next| [&[OF_IMAGE][..], &next].concat()),
+                    );
+                }
+                Some((&OF_CLEAN, from)) => {
+                    let next = self.scrub_run(What::Clean, from, seen);
+                    return next.map(|next| [&[OF_CLEAN][..], &next].concat());
+                }
+                from => from.map_or(&[][..], |(_, from)| from),
+            };
+            let read = self.tree().map_or(Ok(None), |tree| {
+                tree.scrub(from, &mut |place: Place, result| {
+                    seen.note(&path, place.page, result);
+                })
             });
-            read.unwrap_or_else(|error| {
+            let next = read.unwrap_or_else(|error| {
                 seen.note(&path, spinney_base::PageNumber(0), Err(error));
                 None
-            })
+            });
+            Some(next.map_or(vec![OF_IMAGE], |next| [&[OF_TREE][..], &next].concat()))
         })
     }
 
     fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
         self.context.poison.check()?;
         let Some(tree) = self.tree() else { return Ok(Compacted::default()) };
-        let filled = tree.fill(from)?;
+        let mut filled = tree.fill(from)?;
+        if self.bring_range_home(from, filled.next.as_deref())? {
+            filled = tree.fill(from)?;
+        }
         let is_within = |next: &Vec<u8>| match upper {
             Bound::Included(upper) => &next[..] <= upper,
             Bound::Excluded(upper) => &next[..] < upper,
@@ -197,17 +235,20 @@ impl Maintain for Tiered {
     ) -> Result<Box<dyn KeyspaceBackup + '_>> {
         let state = || {
             let _no_checkpoint = self.publishing.lock();
+            // Clean records are not copied: they are only worth reads.
             (self.redo(), self.named.lock().clone())
         };
         let (copy, named) = StoreCopy::begin(&self.values, directory, name, state)?;
         let left = named.iter().map(|payload| payload.root.page()).collect();
-        let reader = RootReader::new(self.store().clone(), self.pages.order());
-        Ok(Box::new(Copying { copy, named, reader, left, owned: Vec::new() }))
+        let store = self.store().clone();
+        let reader = RootReader::new(store.clone(), self.pages.order());
+        Ok(Box::new(Copying { copy, store, named, reader, left, image: 0, owned: Vec::new() }))
     }
 
     fn data_bytes(&self) -> u64 {
         let of_tree = self.tree().map_or(0, |tree| tree.pages() * tree.page_bytes());
-        of_tree + (self.store().payload_pages() + self.values.live_pages()) * PAGE_BYTES as u64
+        let others = self.store().payload_pages() + self.image_pages() + self.values.live_pages();
+        of_tree + others * PAGE_BYTES as u64
     }
 
     fn unwritten_bytes(&self) -> u64 {
@@ -287,8 +328,10 @@ impl Bulk for Loading<'_> {
         let redo = keyspace.context.log.last_lsn();
         let tree = Arc::new(self.tree.take().expect("it is not installed"));
         let live = self.loaded.extents();
-        let published =
-            keyspace.publish(&tree, redo, || LargeList { live, ..LargeList::default() });
+        keyspace.give_up_clean();
+        let published = keyspace.publish(&tree, redo, Image::none(keyspace.store()), || {
+            LargeList { live, ..LargeList::default() }
+        });
         if let Err(error) = published {
             self.tree = Arc::into_inner(tree);
             return Err(error);
@@ -317,10 +360,13 @@ impl Drop for Loading<'_> {
 #[derive(Debug)]
 struct Copying<'a> {
     copy: StoreCopy<'a>,
+    store: Arc<Store>,
     named: Option<Payload>,
     reader: RootReader,
-    /// Pages that are yet to be copied.
+    /// Pages of the tree that are yet to be copied.
     left: Vec<(Place, u8)>,
+    /// Pages of the image that were copied.
+    image: u32,
     owned: Vec<(Extent, Generation)>,
 }
 
@@ -340,7 +386,20 @@ impl Copying<'_> {
                 self.left.extend(children.map(|(child, ..)| (child, below)));
             }
         }
-        Ok((bytes > 0).then_some(bytes))
+        if bytes > 0 { Ok(Some(bytes)) } else { self.copy_image() }
+    }
+
+    /// Copies some pages of the image; `None` when all of them were.
+    fn copy_image(&mut self) -> Result<Option<u64>> {
+        let Some(named) = &self.named else { return Ok(None) };
+        let mut reader = RunReader::new(&self.store, &named.dirty, What::Dirty, Purpose::TOOL);
+        reader.skip_to(self.image);
+        let Some(part) = reader.read(PIECE_PAGES)? else { return Ok(None) };
+        let bytes = &reader.bytes()[..part.pages as usize * PAGE_BYTES];
+        self.copy.target().write_runs(&[(part.first, bytes)], Purpose::TOOL)?;
+        self.image += part.pages;
+        self.owned.extend(part.extents());
+        Ok(Some(bytes.len() as u64))
     }
 }
 

@@ -32,7 +32,10 @@ impl Tiered {
 
     /// Bytes of memory that are neither the tier's nor pages'.
     fn others(&self) -> u64 {
-        self.values.bytes() + self.pre_images.memory_bytes() + self.chosen.admission.load().bytes()
+        self.images.warm.lock().bytes()
+            + self.values.bytes()
+            + self.pre_images.memory_bytes()
+            + self.chosen.admission.load().bytes()
     }
 
     /// Bytes that all inner nodes take: with them in memory a lookup reads one page at most.

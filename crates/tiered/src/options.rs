@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, Result};
 use spinney_hot::Promotion;
 
@@ -17,6 +17,7 @@ pub(crate) struct Tuning {
     tier_percent: AtomicU64,
     /// Bits of the share of promoted records; [`AUTO`] to choose by itself.
     promotion: AtomicU64,
+    is_warm: AtomicBool,
 }
 
 /// No share has these bits.
@@ -28,6 +29,10 @@ pub(crate) enum Choice {
     Tiers(u64),
     TierPercent(u64),
     Promotion(Promotion),
+    /// Whether clean records are written, too.
+    Image {
+        is_warm: bool,
+    },
     /// Binary logarithm of the 4 KiB pages of a page.
     PageOrder(u8),
 }
@@ -38,6 +43,7 @@ impl Default for Tuning {
             tiers: AtomicU64::new(2),
             tier_percent: AtomicU64::new(TIER_DEFAULT),
             promotion: AtomicU64::new(AUTO),
+            is_warm: AtomicBool::new(true),
         }
     }
 }
@@ -49,6 +55,7 @@ impl Default for Tuning {
 /// | `tiers` | 1, 2 | 2 | with 2, records that are asked for stay in memory singly; with 1, pages do, and records only until they are written |
 /// | `tier` | 10 to 95 | 90 | most percent of the memory for single records, with 2 tiers |
 /// | `page` | 4, 8, 16 | 4 | KiB of a page; chosen while the keyspace is empty, and kept |
+/// | `image` | warm, dirty | warm | whether clean records of the memory are there again after a restart, as dirty ones are |
 /// | `promotion` | auto, 0 to 1 | auto | which part of the records that are read from pages come to be kept singly |
 ///
 /// # Errors
@@ -76,6 +83,11 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
             "16" => Ok(Choice::PageOrder(2)),
             _ => Err(wrong("4, 8 or 16")),
         },
+        "image" => match value {
+            "warm" => Ok(Choice::Image { is_warm: true }),
+            "dirty" => Ok(Choice::Image { is_warm: false }),
+            _ => Err(wrong("warm or dirty")),
+        },
         "promotion" if value == "auto" => Ok(Choice::Promotion(Promotion::Auto)),
         "promotion" => {
             let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
@@ -83,7 +95,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
             Ok(Choice::Promotion(Promotion::Share(share)))
         }
         _ => Err(Error::invalid(format!(
-            "2btree has no option {name:?}; there are tiers, tier, promotion, page"
+            "2btree has no option {name:?}; there are tiers, tier, promotion, page, image"
         ))),
     }
 }
@@ -92,6 +104,7 @@ impl Tuning {
     pub(crate) fn choose(&self, choice: Choice) {
         match choice {
             Choice::Tiers(tiers) => self.tiers.store(tiers, Relaxed),
+            Choice::Image { is_warm } => self.is_warm.store(is_warm, Relaxed),
             Choice::TierPercent(percent) => self.tier_percent.store(percent, Relaxed),
             // It is not kept here.
             Choice::PageOrder(_) => {}
@@ -100,6 +113,11 @@ impl Tuning {
                 self.promotion.store(share.to_bits(), Relaxed);
             }
         }
+    }
+
+    /// Whether clean records of the tier are there again after a restart.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.is_warm.load(Relaxed)
     }
 
     /// Whether records stay in the tier for reads.
@@ -146,6 +164,8 @@ mod tests {
             ("page", "16"),
             ("promotion", "0.3"),
             ("promotion", "1"),
+            ("image", "warm"),
+            ("image", "dirty"),
         ] {
             check_option(name, value).unwrap();
         }
@@ -159,6 +179,7 @@ mod tests {
             ("promotion", "-0.1"),
             ("promotion", "NaN"),
             ("promotion", "often"),
+            ("image", "cold"),
             ("page", "5"),
             ("page", "32"),
             ("leaf", "4"),

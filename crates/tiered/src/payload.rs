@@ -1,4 +1,4 @@
-//! The payload of a checkpoint: the root of the tree, and the extents of large values.
+//! The payload of a checkpoint: the root of the tree, the extents of large values, and the image.
 //!
 //! | size | field | meaning |
 //! |---|---|---|
@@ -8,24 +8,38 @@
 //! | 8 | live | how many extents follow |
 //! | 9 each | extent | of values that records name, as [`LargeExtent::encode`] writes it |
 //! | 8 | freed | how many extents follow |
-//! | 9 each | extent | of values that the root may still name, though they were superseded |
+//! | 9 each | extent | of values that the root or the image may still name, though they were superseded |
+//! | any | image | records that the root lacks, as [`Run::encode`] writes it |
+//! | any | clean run | records of the tier that the tree has, too; empty if there are none |
+//! | 8 | notes | how many hashes follow |
+//! | 8 each | hash | of a key that was merged since the writing of the clean run began, ascending |
 //!
 //! All integers are little-endian. A new keyspace has no payload. Checksums are the store's.
+
+use std::sync::Arc;
 
 use spinney_access::{Place, TreeRoot};
 use spinney_base::{Error, ErrorKind, Result};
 use spinney_cache::ORDER_MAX;
 use spinney_extent::values::{LargeExtent, LargeList};
 
+use crate::run::Run;
+use crate::warm::{CleanRun, Notes};
+
 /// Most levels of a tree: each has at least twice as many pages as the one above.
 const LEVELS_MAX: u8 = 32;
 
 /// What a checkpoint names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Payload {
     pub(crate) order: u8,
     pub(crate) root: TreeRoot,
     pub(crate) large: LargeList,
+    /// Records that the root lacks.
+    pub(crate) dirty: Run,
+    /// Records that the tier had clean, and those of them that do not count. Only on its way to a slot and from there: in
+    /// memory `warm` keeps it.
+    pub(crate) clean: Option<CleanRun>,
 }
 
 impl Payload {
@@ -36,6 +50,11 @@ impl Payload {
             out.extend((list.len() as u64).to_le_bytes());
             list.iter().for_each(|extent| extent.encode(&mut out));
         }
+        self.dirty.encode(&mut out);
+        let none = CleanRun::default();
+        let clean = self.clean.as_ref().unwrap_or(&none);
+        clean.run.encode(&mut out);
+        clean.notes.encode(&mut out);
         out
     }
 
@@ -64,5 +83,9 @@ fn parse(mut left: &[u8]) -> Option<Payload> {
         LargeExtent::decode(&mut left, u64::from_le_bytes(*count))
     };
     let large = LargeList { live: list()?, freed: list()? };
-    left.is_empty().then_some(Payload { order: *order, root, large })
+    let dirty = Run::decode(&mut left)?;
+    let clean =
+        CleanRun { run: Arc::new(Run::decode(&mut left)?), notes: Notes::decode(&mut left)? };
+    let clean = (clean.run.records > 0).then_some(clean);
+    left.is_empty().then_some(Payload { order: *order, root, large, dirty, clean })
 }

@@ -73,6 +73,9 @@ impl Tiered {
     /// Admits a record, or lets others leave to make room for the next one.
     pub(crate) fn admit(&self, key: &[u8], value: Option<ValueRef<'_>>, seen: Seen) -> bool {
         let is_there = self.hot.admit(key, value, seen);
+        if is_there {
+            self.images.count_promoted();
+        }
         if !is_there && self.hot.is_full() {
             self.let_some_leave();
         }

@@ -1,9 +1,11 @@
 //! What the newest root of a file tells, without a manifest or a log; or its leaves, where no root can be read
 //! (`by_pages`).
 //!
-//! A page that is damaged loses the keys that its parent says it is for; everything else is shown.
+//! A page that is damaged loses the keys that its parent says it is for; everything else is shown. Records of the image
+//! lie above those of the tree.
 
 mod by_pages;
+mod images;
 
 use std::sync::Arc;
 
@@ -11,9 +13,10 @@ use spinney_access::{Place, RootReader};
 use spinney_base::{KeyspaceId, Lsn, Poison, Result, ValueRef};
 use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, SalvageFindings, Show, Span};
 use spinney_extent::{Store, StoreOptions};
-use spinney_io::Directory;
+use spinney_io::{Directory, Purpose};
 
 use crate::payload::Payload;
+use crate::run::{Run, RunReader, What};
 use crate::salvage::by_pages::Leaves;
 
 /// A file that is being salvaged.
@@ -85,6 +88,35 @@ impl TieredSalvage {
     }
 }
 
+impl TieredSalvage {
+    /// Shows the records of the image, which lie above those of the tree. Where a page of it is damaged, the tree has
+    /// shown what was before.
+    fn show_image(&mut self, run: &Run, show: &mut Show<'_>) -> Result<()> {
+        let mut reader = RunReader::new(&self.store, run, What::Dirty, Purpose::TOOL);
+        let (mut last, mut is_older) = (Vec::new(), false);
+        while let Some(place) = reader.place() {
+            if let Err(error) = reader.read(1) {
+                let (file, offset) = (self.store.path().to_owned(), place.offset());
+                self.findings.damaged.push(DamagedPage::new(file, offset, error.to_string()));
+                is_older = true;
+                continue;
+            }
+            for (key, value) in reader.records() {
+                if std::mem::take(&mut is_older) {
+                    let upper = Some(key.to_vec());
+                    self.findings.older.push(LostRange { lower: last.clone(), upper });
+                }
+                show(&self.store, key, value)?;
+                last = [key, &[0]].concat();
+            }
+        }
+        if is_older {
+            self.findings.older.push(LostRange { lower: last, upper: None });
+        }
+        Ok(())
+    }
+}
+
 impl KeyspaceSalvage for TieredSalvage {
     fn end_of_log(&mut self, first: Lsn, _last: Lsn) {
         self.is_log_whole = first == Lsn(1);
@@ -107,7 +139,8 @@ impl KeyspaceSalvage for TieredSalvage {
         }
         let Some(named) = self.named.clone() else { return Ok(()) };
         let mut reader = RootReader::new(self.store.clone(), named.order);
-        self.show_below(&mut reader, named.root.page(), Span::ALL.to_range(), show)
+        self.show_below(&mut reader, named.root.page(), Span::ALL.to_range(), show)?;
+        self.show_image(&named.dirty, show)
     }
 
     fn redo(&self) -> Option<Lsn> {

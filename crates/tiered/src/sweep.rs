@@ -196,7 +196,7 @@ impl Tiered {
     }
 
     /// Changes the leaves of records that were taken, and ends their sweep.
-    fn bring_home(&self, victims: &Records) -> Result<()> {
+    pub(crate) fn bring_home(&self, victims: &Records) -> Result<()> {
         if victims.is_empty() {
             return Ok(());
         }
@@ -205,6 +205,8 @@ impl Tiered {
             .map(|record| Change { key: record.key, value: record.value })
             .collect();
         let home = Cell::new(0);
+        // Before the first leaf changes (rule H9).
+        self.note_merged(victims);
         let merged = self.tree_made().and_then(|tree| self.merge_home(&tree, &changes, &home));
         // After an error the first ones are home, and the others are dirty as before.
         self.hot.finish(victims, home.get(), &mut |lost| {

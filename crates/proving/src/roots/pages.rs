@@ -2,7 +2,7 @@
 //! more and from the media alone.
 //!
 //! ```text
-//!   payload: order, level | place of the root | extents of large values: live, freed
+//!   payload: order, level | place of the root | extents of large values: live, freed | image, clean run: records, pieces
 //!   page:    header | counts | level | bounds | 4 hints | slots ->   <- records: suffix of the key, place
 //! ```
 
@@ -17,6 +17,9 @@ use super::{Fields, Walk, no_such};
 pub(super) const LEAF: BlockKind = BlockKind::wide(8, "tree leaf");
 /// A node above leaves.
 pub(super) const NODE: BlockKind = BlockKind::wide(9, "inner node");
+
+/// A page of an image.
+pub(super) const IMAGE: BlockKind = BlockKind::new(12, "image");
 
 /// Words of a page before its slots.
 const SLOTS_AT: usize = 7;
@@ -38,6 +41,18 @@ impl Walk<'_, '_> {
                 };
                 let pages = first..first + (1 << (large & 0x7f));
                 self.own(pages, generation, BlockKind::LARGE, &mut Vec::new())?;
+            }
+        }
+        // The image, and clean records, whose notes follow.
+        for _ in 0..2 {
+            let records = left.number::<4>().zip(left.number::<4>());
+            let pieces = left.number::<4>().filter(|_| records.is_some());
+            for _ in 0..pieces.ok_or_else(|| no_such("an image"))? {
+                let all = (left.number::<4>(), left.number::<4>(), left.number::<4>());
+                let (Some(first), Some(pages), Some(generation)) = all else {
+                    return Err(no_such("a piece of an image"));
+                };
+                self.own(first..first.saturating_add(pages), generation, IMAGE, &mut Vec::new())?;
             }
         }
         self.page((root.0, root.1), level, order)

@@ -15,6 +15,10 @@
 //! leaf had been written: later ones have their LSNs again. Then the allocations tell otherwise, and the
 //! report names the range as one that may be older. So is everything where a page is damaged: it may have
 //! been the newest leaf of any range.
+//!
+//! **Images.** Records of the newest image that is whole lie above leaves that are older than it. A leaf that was
+//! written later may lack some of them, or be newer than they are: the leaf counts, and its range is named as one that
+//! may be older. So is everything where a newer image is not whole.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,6 +31,9 @@ use spinney_base::{Generation, Lsn, Result, ValueRef};
 use spinney_engine::covered::Covered;
 use spinney_engine::{LostRange, Notes, SalvageFindings, Show, Span};
 use spinney_extent::Store;
+
+use crate::run::IMAGE;
+use crate::salvage::images::FoundImages;
 
 /// A leaf that was found.
 #[derive(Debug)]
@@ -43,6 +50,7 @@ struct Found {
 pub(super) struct Leaves {
     /// The newest first.
     found: Vec<Found>,
+    images: FoundImages,
     has_damage: bool,
 }
 
@@ -65,6 +73,12 @@ impl Leaves {
                 }
                 Err(_) => return,
             };
+            if IMAGE.reads(header.kind) {
+                if let Ok(block) = block.try_into() {
+                    self.images.note(page, &header, block);
+                }
+                return;
+            }
             if !is_leaf(&header) {
                 return;
             }
@@ -120,7 +134,11 @@ impl Leaves {
             free.into_iter().for_each(|part| decided.add(part, leaf));
             covered.add(lower.to_vec(), upper.map(<[u8]>::to_vec));
         }
-        if self.has_damage {
+        self.images.show_newest(store, show, &mut |key, moment| {
+            let later = decided.later(key, moment);
+            later.into_iter().map(|range| notes.older(range)).count() > 0
+        })?;
+        if self.has_damage || !self.images.is_newest_whole() {
             notes.older(Span::ALL.to_range());
         }
         let mut findings = SalvageFindings::default();
@@ -137,6 +155,15 @@ struct Decided(BTreeMap<Vec<u8>, By>);
 type By = (Option<Vec<u8>>, Lsn, Generation);
 
 impl Decided {
+    /// Returns the range around a key that a leaf has decided which was written after this moment.
+    fn later(&self, key: &[u8], (lsn, generation): (Lsn, Generation)) -> Option<LostRange> {
+        let (lower, (upper, of_leaf, allocated)) =
+            self.0.range::<[u8], _>((Unbounded, Included(key))).next_back()?;
+        let is_inside = upper.as_ref().is_none_or(|upper| key < &upper[..]);
+        let is_later = (*of_leaf, *allocated) > (lsn, generation);
+        (is_inside && is_later).then(|| LostRange { lower: lower.clone(), upper: upper.clone() })
+    }
+
     fn add(&mut self, part: LostRange, leaf: &Found) {
         self.0.insert(part.lower, (part.upper, leaf.lsn, leaf.place.generation));
     }
