@@ -106,18 +106,3 @@ fn h8_no_gap_bit_is_set_for_what_has_left() {
         shared.done.store(true, SeqCst);
     });
 }
-
-/// Leaves that lie side by side divide at once: who takes a neighbour takes the one that lies next to it.
-#[test]
-fn leaves_beside_each_other_divide() {
-    check(4_000, || {
-        let shared = world(12);
-        (0..6).for_each(|number| shared.write_new(number));
-        let writer = thread(&shared, |shared| (2..12).for_each(|number| shared.write_new(number)));
-        (6..9).rev().for_each(|number| shared.write_new(number));
-        (0..4).for_each(|number| shared.write_new(number));
-        writer.join().unwrap();
-        shared.tier.check().unwrap();
-        (0..12).for_each(|number| shared.read(number));
-    });
-}

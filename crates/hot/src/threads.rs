@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(not(feature = "shuttle"))]
+use crate::Hand;
 use spinney_base::ValueRef;
 use spinney_base::shim::RwLock;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -162,4 +164,31 @@ fn nobody_reads_an_older_value() {
         // Of 64 keys none is left alone for long enough.
         assert!(keys == 64 || !shared.cold.read().is_empty());
     }
+}
+
+/// Leaves that lie side by side divide at once: each key stays with the one leaf that is for it.
+#[cfg(not(feature = "shuttle"))]
+#[test]
+fn leaves_beside_each_other_divide() {
+    const EACH: u64 = 60_000;
+    let tier = &HotTier::new(64 << 20);
+    thread::scope(|scope| {
+        let put = |worker: u64| {
+            for number in 0..EACH {
+                let key = (number * 3 + worker).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                let value = ValueRef { bytes: &[7; 100], large: false };
+                tier.put(&key.to_be_bytes(), Some(value), &mut Vec::new());
+            }
+        };
+        let writers = [0, 1, 2].map(|worker| scope.spawn(move || put(worker)));
+        // What is swept leaves, so leaves are joined while others divide.
+        let (mut hand, mut victims) = (Hand::default(), Records::default());
+        while !writers.iter().all(|writer| writer.is_finished()) {
+            victims.clear();
+            tier.advance(&mut hand, true, &mut victims);
+            tier.finish(&victims, victims.len(), &mut |_| {});
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+    });
+    tier.check().unwrap();
 }
