@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use spinney_access::BTree;
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Generation, Result, probe};
+use spinney_base::{Error, Generation, Result, probe};
 use spinney_engine::Scrubbed;
 use spinney_extent::{Extent, Store};
 use spinney_hot::{Direction, Piece, Records};
@@ -191,6 +191,22 @@ impl Tiered {
             has_merged |= !victims.is_empty();
         }
         Ok(has_merged)
+    }
+
+    /// Merges what is dirty, and publishes a root without an image or clean records: on a full disk these take room, and
+    /// dirty records keep that of removed ones.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Io` or `Corruption`. A full disk is no error.
+    pub(crate) fn give_runs_up(&self) -> Result<()> {
+        if self.is_replaying() || self.hot.dirty() == 0 && self.image_pages() == 0 {
+            return Ok(());
+        }
+        self.give_up_clean();
+        let Some(_one_at_a_time) = self.publishing.try_lock() else { return Ok(()) };
+        // Records that came since the last checkpoint may be in the root, too.
+        let published = self.bring_all_home().and_then(|()| self.publish_all(self.redo(), || ()));
+        if published.as_ref().is_err_and(Error::is_full) { Ok(()) } else { published }
     }
 
     /// Returns the pages of the image that the newest slot names, and of clean records.
