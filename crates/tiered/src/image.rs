@@ -28,7 +28,7 @@ use std::sync::Arc;
 use spinney_access::BTree;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, Result, probe};
-use spinney_engine::Scrubbed;
+use spinney_engine::{Engine as _, Scrubbed};
 use spinney_extent::{Extent, Store};
 use spinney_hot::{Direction, Piece, Records};
 use spinney_io::{Purpose, without_reserve};
