@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 use spinney_access::BTree;
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Generation, Result, probe};
-use spinney_engine::Scrubbed;
+use spinney_base::{Error, Generation, Result, probe};
+use spinney_engine::{Engine as _, Scrubbed};
 use spinney_extent::{Extent, Store};
 use spinney_hot::{Direction, Piece, Records};
 use spinney_io::{Purpose, without_reserve};
@@ -42,6 +42,9 @@ use crate::run::{Run, RunReader, RunWriter, TOGETHER, What};
 /// Leaves of the tier that the background merges at once while nothing is put, and those that it looks at.
 const MERGED_AT_ONCE: usize = 4;
 const LOOKED_AT_ONCE: usize = 256;
+/// Pages of which it is checked before an image that there is room for them: 16 MiB. With more, files grow for nothing; with
+/// fewer, images are written on disks that are nearly full.
+const CHECKED_PAGES_MAX: u64 = 4096;
 
 /// An image that no slot names yet. Dropping it frees its pages, unless the slot may be on the disk.
 #[derive(Debug)]
@@ -76,13 +79,24 @@ impl Tiered {
     /// `Full`, `Poisoned`, `Io` or `Corruption`.
     pub(crate) fn take_dirty(&self) -> Result<Image<'_>> {
         if self.images.wants_image(self.dirty()) {
-            match without_reserve(|| self.write_image()) {
+            match without_reserve(|| self.check_room().and_then(|()| self.write_image())) {
                 Err(error) if error.is_full() => {}
                 written => return written,
             }
         }
         self.bring_all_home()?;
         Ok(Image::none(self.store()))
+    }
+
+    /// Checks that the disk has room for an image and, later, for what merging it takes. Where it has none, merging
+    /// must not be put off: it is what gives space back.
+    fn check_room(&self) -> Result<()> {
+        let dirty = self.dirty();
+        let pages = (dirty.pages + dirty.leaves).min(CHECKED_PAGES_MAX);
+        let count = u32::try_from(pages).expect("few pages");
+        let (pages, _) = self.store().allocate_batch(0, count)?;
+        pages.into_iter().for_each(|page| self.store().release(Extent { page, order: 0 }));
+        Ok(())
     }
 
     /// About what is dirty in the tier.
@@ -191,6 +205,22 @@ impl Tiered {
             has_merged |= !victims.is_empty();
         }
         Ok(has_merged)
+    }
+
+    /// Merges what is dirty, and publishes a root without an image or clean records: on a full disk these take room, and
+    /// dirty records keep that of removed ones.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Io` or `Corruption`. A full disk is no error.
+    pub(crate) fn give_runs_up(&self) -> Result<()> {
+        if self.is_replaying() || self.hot.dirty() == 0 && self.image_pages() == 0 {
+            return Ok(());
+        }
+        self.give_up_clean();
+        let Some(_one_at_a_time) = self.publishing.try_lock() else { return Ok(()) };
+        // Records that came since the last checkpoint may be in the root, too.
+        let published = self.bring_all_home().and_then(|()| self.publish_all(self.redo(), || ()));
+        if published.as_ref().is_err_and(Error::is_full) { Ok(()) } else { published }
     }
 
     /// Returns the pages of the image that the newest slot names, and of clean records.

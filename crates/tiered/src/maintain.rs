@@ -264,7 +264,7 @@ impl Maintain for Tiered {
     }
 
     fn make_room(&self) -> Result<()> {
-        Ok(())
+        self.give_runs_up()
     }
 }
 
