@@ -244,8 +244,8 @@ impl TwoBTreeOptions {
         self.with("image", if yes { "warm" } else { "dirty" })
     }
 
-    /// KiB of a page: 4, 8 or 16; default 4. It is chosen while the keyspace is empty, and kept: later another
-    /// number is an error. Long ranges take fewer requests with long pages, single records more bytes.
+    /// KiB of a page: 4, 8 or 16; default 4. A keyspace that has pages keeps theirs, whatever is chosen
+    /// later. Long ranges take fewer requests with long pages, single records more bytes.
     #[must_use]
     pub fn page_kib(self, kib: u64) -> Self {
         self.with("page", kib)

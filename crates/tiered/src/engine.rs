@@ -310,15 +310,11 @@ impl Tiered {
         Ok(())
     }
 
-    /// Lets pages have 2^`order` times 4 KiB, and writes that down: replay comes before options.
+    /// Lets pages have 2^`order` times 4 KiB if there are none yet, and writes that down: replay comes before options.
     fn choose_page_order(&self, order: u8) -> Result<()> {
         let _one_at_a_time = self.publishing.lock();
-        let (kib, now) = (4 << order, self.pages.choose(order));
-        if now != order {
-            let text = format!("pages have {} KiB by now, so they cannot have {kib}", 4 << now);
-            return Err(Error::invalid(text));
-        }
-        match self.tree().is_none() && order != ORDER_DEFAULT {
+        let is_new = self.pages.choose(order) && self.tree().is_none();
+        match is_new && order != ORDER_DEFAULT {
             true => self.publish_all(self.redo(), || ()),
             false => Ok(()),
         }

@@ -54,7 +54,7 @@ impl Default for Tuning {
 /// |---|---|---|---|
 /// | `tiers` | 1, 2 | 2 | with 2, records that are asked for stay in memory singly; with 1, pages do, and records only until they are written |
 /// | `tier` | 10 to 95 | 90 | most percent of the memory for single records, with 2 tiers |
-/// | `page` | 4, 8, 16 | 4 | KiB of a page; chosen while the keyspace is empty, and kept |
+/// | `page` | 4, 8, 16 | 4 | KiB of a page. A keyspace that has pages keeps theirs |
 /// | `image` | warm, dirty | warm | whether clean records of the memory are there again after a restart, as dirty ones are |
 /// | `promotion` | auto, 0 to 1 | auto | which part of the records that are read from pages come to be kept singly |
 ///

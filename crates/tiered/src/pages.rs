@@ -39,13 +39,13 @@ impl Pages {
         *self.order.lock()
     }
 
-    /// Chooses an order, if there are no pages yet. Returns the one that pages have now.
-    pub(crate) fn choose(&self, order: u8) -> u8 {
+    /// Chooses an order, if there are no pages yet. Returns whether pages will have it, or have it already.
+    pub(crate) fn choose(&self, order: u8) -> bool {
         let mut now = self.order.lock();
         if self.cache.get().is_none() {
             *now = order;
         }
-        *now
+        *now == order
     }
 
     /// Returns the cache, once there are pages.

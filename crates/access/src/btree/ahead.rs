@@ -1,7 +1,7 @@
 //! Reading the leaves of many keys in one batch.
 //!
-//! It only fills the cache: whoever wants a leaf afterwards descends to it, and finds it there, or reads it alone. So
-//! an error here is none: a page may have moved since its parent was seen.
+//! It only fills the cache. A merge descends to each leaf afterwards, and finds it there, or reads it alone. So an error
+//! here is none: a page may have moved since its parent was seen.
 
 use spinney_cache::PageId;
 use spinney_io::{AlignedBuf, Purpose};
@@ -61,7 +61,7 @@ impl BTree {
     fn read_leaves(&self, places: &[Place]) {
         let ids: Vec<PageId> = places.iter().map(|place| self.pages.id_of(*place, 0)).collect();
         let order = self.pages.order();
-        // Whoever needs a page that cannot be read says so.
+        // The look-up of a page that cannot be read says so.
         _ = self.pages.file().prefetch_many(&ids, |missing, buf: &mut AlignedBuf| {
             let blocks: Vec<_> =
                 missing.iter().map(|page| (page.place, page.id.page, page.id.generation)).collect();
