@@ -86,7 +86,7 @@ pub(crate) struct CowPages {
     fill: Fill,
 }
 
-/// How full leaves are: a moving average over those that were changed or written, for estimates.
+/// How full leaves are: a moving average over those that are written back, for estimates.
 #[derive(Debug)]
 struct Fill(AtomicU64);
 
@@ -137,12 +137,13 @@ impl CowPages {
         }
     }
 
-    /// Notes how full a leaf is.
+    /// Notes how full a leaf is, as if it kept whole keys.
     pub(crate) fn note_fill(&self, leaf: Leaf<'_>) {
-        self.fill.note(leaf.live() + leaf.len(), leaf.block_words());
+        let prefixes = leaf.len() * leaf.prefix_bytes() / 8;
+        self.fill.note(leaf.live() + leaf.len() + prefixes, leaf.block_words());
     }
 
-    /// Returns about how full leaves are, up to 1.
+    /// Returns about how full leaves are. With whole keys it may be above 1.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn fill(&self) -> f64 {
         self.fill.0.load(Relaxed) as f64 / Fill::ALL as f64

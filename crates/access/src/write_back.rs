@@ -43,6 +43,9 @@ impl CowPages {
             if self.is_valid(look.sight()) {
                 #[expect(clippy::cast_possible_truncation, reason = "levels are few")]
                 let level = level as u8;
+                if level == 0 {
+                    self.note_fill(leaf);
+                }
                 return Some(Dirty { level, lower, is_fresh: page.is_fresh, id: page.id });
             }
         }

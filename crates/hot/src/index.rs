@@ -276,6 +276,19 @@ impl Index {
         self.top.store(Arc::new(Top::of(chunks)));
     }
 
+    /// Returns the number of leaves that begin in a range, and of all.
+    pub(crate) fn count(&self, lower: &[u8], upper: Option<&[u8]>) -> (usize, usize) {
+        let top = self.top.load();
+        let (mut within, mut all) = (0, 0);
+        for chunk in &top.chunks {
+            let chunk = chunk.load();
+            let end = upper.map_or(chunk.lowers.len(), |upper| chunk.lowers.below(upper));
+            within += end.saturating_sub(chunk.lowers.below(lower));
+            all += chunk.lowers.len();
+        }
+        (within, all)
+    }
+
     /// Returns all leaves in order. Nobody changes it meanwhile.
     pub(crate) fn all(&self) -> Vec<(Vec<u8>, Home)> {
         let top = self.top.load();

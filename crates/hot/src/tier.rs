@@ -4,6 +4,7 @@ use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
 use spinney_leaf::{Bounds, Entry, Leaf};
+use spinney_sync::racy::WORD_BYTES;
 use spinney_sync::{LatchGuard, Stripes};
 
 use crate::blocks::{BLOCK_BYTES, Block, Blocks, REFERENCE_MAX, References};
@@ -192,6 +193,17 @@ impl HotTier {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns about how many bytes the dirty records of a range take, if all are as long as those of its first leaf.
+    #[must_use]
+    pub fn dirty_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let (within, all) = self.index.count(lower, upper);
+        let held = self.lock(lower);
+        let count = held.leaf.len();
+        let bytes = (held.leaf.live() + count) * WORD_BYTES + count * held.leaf.prefix_bytes();
+        held.guard.release_unchanged();
+        self.dirty() * within as u64 / all.max(1) as u64 * (bytes / count.max(1)) as u64
     }
 
     /// Returns the number of dirty records.

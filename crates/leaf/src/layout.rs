@@ -286,8 +286,10 @@ impl<'a> Leaf<'a> {
         self.set_field(2, 3, usize::from(notes));
     }
 
+    /// Returns the bytes that all keys of the leaf share, which it keeps once.
     #[inline]
-    pub(crate) fn prefix_bytes(&self) -> usize {
+    #[must_use]
+    pub fn prefix_bytes(&self) -> usize {
         self.field(2, 2)
     }
 

@@ -460,7 +460,8 @@ impl Engine for Tiered {
     }
 
     fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
-        self.tree().map_or(0, |tree| tree.approximate_bytes(lower, upper))
+        let of_tree = self.tree().map_or(0, |tree| tree.approximate_bytes(lower, upper));
+        of_tree + self.sweeps.novelty.of(self.hot.dirty_bytes(lower, upper))
     }
 
     fn stats(&self) -> EngineStats {

@@ -110,7 +110,7 @@ impl Tiered {
         let mut left = changes;
         while !left.is_empty() {
             let (some, _room) = self.with_room_for_links(&mut left)?;
-            tree.merge_keeping(some, self, &mut |change, replaced| {
+            let merged = tree.merge_keeping(some, self, &mut |change, replaced| {
                 home.set(home.get() + 1);
                 let is_same =
                     |pointer: &[u8]| change.value.is_some_and(|value| value.bytes == pointer);
@@ -118,6 +118,7 @@ impl Tiered {
                     self.values.superseded(pointer);
                 }
             })?;
+            self.sweeps.novelty.note(merged.records, some.len());
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::cell::Cell;
 
 use spinney_access::Change;
 use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, Result, probe};
 use spinney_hot::{Hand, Records};
 
@@ -38,11 +39,38 @@ pub(crate) struct Sweeper {
     victims: Records,
 }
 
+/// Which part of the changes that are merged are new records: a moving average, for estimates.
+#[derive(Debug)]
+pub(crate) struct Novelty(AtomicU64);
+
+impl Novelty {
+    const ALL: u64 = 1 << 16;
+
+    /// Notes what a merge has come to. Notes can be lost where several threads note at once.
+    pub(crate) fn note(&self, records: i64, changes: usize) {
+        let now = records.max(0).unsigned_abs() * Self::ALL / changes.max(1) as u64;
+        self.0.store((self.0.load(Relaxed) * 7 + now) / 8, Relaxed);
+    }
+
+    /// The part of this number that is new, about.
+    pub(crate) fn of(&self, count: u64) -> u64 {
+        (u128::from(count) * u128::from(self.0.load(Relaxed)) / u128::from(Self::ALL)) as u64
+    }
+}
+
+/// Before anything is merged, all is new.
+impl Default for Novelty {
+    fn default() -> Self {
+        Novelty(AtomicU64::new(Self::ALL))
+    }
+}
+
 /// Sweeps of a keyspace.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     /// Held by the one thread that sweeps (H17).
     pub(crate) sweeper: Mutex<Sweeper>,
+    pub(crate) novelty: Novelty,
     /// Where ranges passed over many removals.
     met: Mutex<Vec<Vec<u8>>>,
 }

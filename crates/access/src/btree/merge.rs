@@ -164,7 +164,6 @@ impl BTree {
             true => Took::All,
         };
         merged.leaves += 1;
-        self.pages.note_fill(leaf);
         edit.mark_dirty();
         took
     }

@@ -165,9 +165,6 @@ impl BTree {
             }
             page.leaf().set_owner(level.into());
             page.leaf().write(bounds, 0, entries);
-            if level == 0 {
-                self.pages.note_fill(page.leaf());
-            }
         }
         Ok(lowers.into_iter().zip(fresh).collect())
     }
