@@ -16,7 +16,7 @@
 //! and makes them clean, unless they were written again meanwhile (rules H1, H2). A lookup asks the tier, and
 //! then the tree (H4).
 //!
-//! **Checkpoint.** All dirty records of the tier are written as one run, its [`image`], then the tree is written, and a
+//! **Checkpoint.** All dirty records of the tier are written as one run, its `image`, then the tree is written, and a
 //! slot names both. So everything up to the redo LSN is in root or image; later records may be there, too, and
 //! replay applies them again. Where it changes few leaves, the records are merged instead. Opening loads the
 //! image as dirty records, and then replays the log. Migration is never logged.

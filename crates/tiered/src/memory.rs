@@ -10,22 +10,16 @@ use spinney_hot::{Admission, Hand};
 use spinney_records::Side;
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
-use crate::pages::bytes_min;
 
 /// Bytes of an entry of an inner node: what divides the keys, and a place.
 const NODE_ENTRY_BYTES: u64 = 32;
 
 impl Tiered {
-    /// Least memory that pages work with, in bytes: none before there are any.
-    fn cache_bytes_min(&self) -> u64 {
-        self.pages.cache().map_or(0, |cache| bytes_min(cache.frame_bytes()))
-    }
-
     /// Lets there be frames for pages, before the first one is made. Returns them, with the order of a page.
     pub(crate) fn make_frames(&self) -> (&Arc<Cache>, u8) {
         let made = self.pages.make();
-        if made.0.bytes() < self.cache_bytes_min() {
-            made.0.set_bytes(self.cache_bytes_min());
+        if made.0.bytes() < self.pages.bytes_min() {
+            made.0.set_bytes(self.pages.bytes_min());
         }
         made
     }
@@ -49,12 +43,12 @@ impl Tiered {
         self.pre_images.follow(target, self.snapshot_bytes());
         let others = self.others();
         let both = target.saturating_sub(others);
-        let least = self.cache_bytes_min().max(self.node_bytes().min(both / 2));
+        let least = self.pages.bytes_min().max(self.node_bytes().min(both / 2));
         let tier =
             self.chosen.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);
         self.hot.resize(tier);
         self.follow_admission(tier);
-        let pages = both.saturating_sub(tier).max(self.cache_bytes_min());
+        let pages = both.saturating_sub(tier).max(self.pages.bytes_min());
         if let Some(cache) = self.pages.cache().filter(|cache| cache.bytes() != pages) {
             cache.set_bytes(pages);
         }
@@ -89,7 +83,7 @@ impl Tiered {
     pub(crate) fn floor(&self) -> u64 {
         let tier = if self.pages.cache().is_some() { TIER_BYTES_MIN } else { 0 };
         tier.max(self.hot.bytes().min(TIER_BYTES_MIN))
-            + self.cache_bytes_min()
+            + self.pages.bytes_min()
             + self.values.bytes()
     }
 }

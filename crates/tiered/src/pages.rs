@@ -11,14 +11,15 @@ use spinney_cache::{Cache, frame_bytes};
 /// Binary logarithm of the 4 KiB pages of a page, unless another is chosen.
 pub(crate) const ORDER_DEFAULT: u8 = 0;
 
-/// Least frames for pages: enough for the steps of two threads, and the nodes above.
-const FRAMES_MIN: u64 = 120;
+/// Least frames for pages, by their order: enough for the steps of two threads, and the nodes above, of which there are
+/// fewer where pages are long.
+const FRAMES_MIN: [u64; 3] = [120, 80, 56];
 /// Bytes of the cache beside its frames, at most, where it is small.
 const TABLE_BYTES: u64 = 32 << 10;
 
-/// Least memory of pages with frames of this many bytes.
-pub(crate) fn bytes_min(frame: u64) -> u64 {
-    FRAMES_MIN * frame + TABLE_BYTES
+/// Least memory of pages of an order, in bytes.
+fn bytes_min(order: u8) -> u64 {
+    FRAMES_MIN[usize::from(order)] * frame_bytes(u32::from(order)) + TABLE_BYTES
 }
 
 /// The frames of a keyspace. Thread-safe.
@@ -48,6 +49,11 @@ impl Pages {
         *now == order
     }
 
+    /// Returns the least memory that pages work with, in bytes: none before there are any.
+    pub(crate) fn bytes_min(&self) -> u64 {
+        self.cache.get().map_or(0, |_| bytes_min(self.order()))
+    }
+
     /// Returns the cache, once there are pages.
     #[inline]
     pub(crate) fn cache(&self) -> Option<&Arc<Cache>> {
@@ -57,7 +63,7 @@ impl Pages {
     /// Returns the cache, which is made if there is none, and the order.
     pub(crate) fn make(&self) -> (&Arc<Cache>, u8) {
         let order = self.order.lock();
-        let bytes = bytes_min(frame_bytes(u32::from(*order)));
+        let bytes = bytes_min(*order);
         let cache = self.cache.get_or_init(|| Cache::with_frames(bytes, u32::from(*order)));
         (cache, *order)
     }

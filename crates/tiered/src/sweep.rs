@@ -26,7 +26,9 @@ const SWEEPS_AT_ONCE: u64 = 4;
 /// disk waits.
 const LEAVES_AT_ONCE: u64 = 64;
 /// Most bytes of records that are copied at once.
-const VICTIM_BYTES_MAX: usize = 256 << 10;
+const VICTIM_BYTES_MAX: u64 = 256 << 10;
+/// They take one part in this many of the tier, at most.
+const VICTIM_PART: u64 = 32;
 /// Leaves of the tier that it passes at once where the tier has too many.
 const PASSES_AT_ONCE: u64 = 256;
 /// Most places of removals that are noted for the background.
@@ -163,7 +165,8 @@ impl Tiered {
     fn is_enough(&self, victims: &Records) -> bool {
         let leaves = self.tree().map_or(1, |tree| tree.pages());
         let each = self.hot.dirty() / leaves + 1;
-        victims.len() as u64 >= each * LEAVES_AT_ONCE || victims.bytes() >= VICTIM_BYTES_MAX
+        let most = VICTIM_BYTES_MAX.min(self.hot.target() / VICTIM_PART);
+        victims.len() as u64 >= each * LEAVES_AT_ONCE || victims.bytes() as u64 >= most
     }
 
     /// Notes that a range has passed over removals at a key.
