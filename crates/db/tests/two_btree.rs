@@ -42,7 +42,8 @@ fn world(options: &[(&str, &str)]) -> World {
         }
     }
     db.checkpoint().unwrap();
-    (0..400).for_each(|_| _ = runtime.step());
+    // After a quiet while what is dirty is merged.
+    (0..6_000).for_each(|_| _ = runtime.step());
     World { db, main, runtime }
 }
 

@@ -64,7 +64,7 @@ impl Place {
 /// When an answer is not the model's.
 pub fn model_on_simulated_disk(product: &dyn Product) {
     let config = crash::config(MEMORY_BYTES, LOG_BYTES);
-    tier::for_each_seed(tier::count(12, 1000), |seed| {
+    tier::for_each_seed(tier::count(8, 1000), |seed| {
         let mix = Mix::small(&mut Random::new(seed, 5));
         let disk = SimDisk::new(seed);
         tier::choose_medium(&disk, seed);
@@ -360,7 +360,7 @@ pub fn crash_large(product: &dyn Product) {
     assert!(bytes as u64 >= 10 * MEMORY_BYTES_MIN / 4, "{bytes} bytes are too few");
     let plan = Plan { mix, config, operations: 300, lives: 3, captures: 5, start: Some(start) };
     let tally = Arc::new(Tally::default());
-    tier::for_each_seed(tier::count(10, 700), |seed| {
+    tier::for_each_seed(tier::count(8, 700), |seed| {
         let mut plan = plan.clone();
         // Some runs checkpoint so seldom that recovery has much to replay.
         plan.mix.rare_per_mille = if seed % 2 == 0 { 15 } else { 60 };
