@@ -360,7 +360,7 @@ pub fn crash_large(product: &dyn Product) {
     assert!(bytes as u64 >= 10 * MEMORY_BYTES_MIN / 4, "{bytes} bytes are too few");
     let plan = Plan { mix, config, operations: 300, lives: 3, captures: 5, start: Some(start) };
     let tally = Arc::new(Tally::default());
-    tier::for_each_seed(tier::count(8, 700), |seed| {
+    tier::for_each_seed(tier::count(10, 700), |seed| {
         let mut plan = plan.clone();
         // Some runs checkpoint so seldom that recovery has much to replay.
         plan.mix.rare_per_mille = if seed % 2 == 0 { 15 } else { 60 };
