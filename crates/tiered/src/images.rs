@@ -60,6 +60,11 @@ impl Images {
         self.puts.add(1, 1);
     }
 
+    /// Returns the puts so far.
+    pub(crate) fn puts(&self) -> u64 {
+        self.puts.sum(0)
+    }
+
     /// Returns how often a record of the tier has changed.
     pub(crate) fn changed(&self) -> u64 {
         self.puts.sum(0) + self.puts.sum(1)

@@ -77,6 +77,7 @@ impl Tiered {
             self.images.count_promoted();
         }
         if !is_there && self.hot.is_full() {
+            self.note_refused();
             self.let_some_leave();
         }
         is_there

@@ -20,6 +20,8 @@ const LAPS_MAX: u32 = 8;
 /// Dirty records are merged for the sake of room while at least this many of four are dirty.
 const DIRTY_FOURTHS: u64 = 3;
 
+/// With fewer dirty records than one in this many, they are not in the way of what is read.
+const DIRTY_PART: u64 = 8;
 /// Sweeps of the background at once.
 const SWEEPS_AT_ONCE: u64 = 4;
 /// Leaves of the tree whose changes are merged at once, about. With more, more records are copied; with fewer, the
@@ -73,6 +75,9 @@ pub(crate) struct Sweeps {
     /// Held by the one thread that sweeps (H17).
     pub(crate) sweeper: Mutex<Sweeper>,
     pub(crate) novelty: Novelty,
+    /// Records that were read and found no room, and puts, up to the last look.
+    refused: AtomicU64,
+    puts_before: AtomicU64,
     /// Where ranges passed over many removals.
     met: Mutex<Vec<Vec<u8>>>,
 }
@@ -119,10 +124,24 @@ impl Tiered {
     /// Whether the background should sweep, so that writers find room.
     fn wants_sweep(&self) -> bool {
         let is_due = match self.chosen.tuning.keeps_records() {
-            true => self.hot.is_full() && self.is_mostly_dirty(),
+            true => self.hot.is_full() && (self.is_mostly_dirty() || self.do_readers_lack_room()),
             false => self.hot.bytes() > self.hot.target() / 2,
         };
         is_due && self.hot.dirty() > 0
+    }
+
+    /// Whether more records were read and found no room, since the last call, than were put: then what is dirty and
+    /// nobody asks for is in the way of what is read.
+    fn do_readers_lack_room(&self) -> bool {
+        let puts = self.images.puts();
+        let new = puts - self.sweeps.puts_before.swap(puts, Relaxed);
+        let refused = self.sweeps.refused.swap(0, Relaxed);
+        refused > new && self.hot.dirty() * DIRTY_PART >= self.hot.len()
+    }
+
+    /// Notes that a record that was read found no room.
+    pub(crate) fn note_refused(&self) {
+        self.sweeps.refused.fetch_add(1, Relaxed);
     }
 
     /// Whether so much is dirty that it is merged to make room.
