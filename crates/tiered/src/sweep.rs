@@ -160,7 +160,6 @@ impl Tiered {
             let begin = hand.at().to_vec();
             if !keeps {
                 // Nothing is kept for reads: pages are.
-                self.hot.take_along(&begin, None, victims);
                 self.hot.pass(&begin, false, &mut Records::default());
             }
             let passed = self.hot.advance(hand, false, victims);
@@ -168,7 +167,8 @@ impl Tiered {
             let end = Some(hand.at()).filter(|at| !at.is_empty());
             let stays = passed.records - passed.asked - passed.left;
             let merges = !keeps || stays > 0 && (takes_dirty || self.is_mostly_dirty());
-            let mut from = (keeps && merges).then_some(begin);
+            // What lies between the two places of the hand, and no more: the next step begins there, so keys ascend.
+            let mut from = merges.then_some(begin);
             while let Some(at) = from {
                 from = self.hot.take_along(&at, end, victims);
             }

@@ -96,6 +96,7 @@ impl BTree {
         keep: &dyn Keep,
         home: &mut Home<'_>,
     ) -> Result<Merged> {
+        debug_assert!(changes.is_sorted_by(|one, next| one.key < next.key), "keys ascend");
         let (mut rest, mut merged) = (changes, Merged::default());
         let owner = &mut Owner { keep, home };
         // So many are left once those are merged whose leaves were read ahead.
