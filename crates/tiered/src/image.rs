@@ -42,9 +42,6 @@ use crate::run::{Run, RunReader, RunWriter, TOGETHER, What};
 /// Leaves of the tier that the background merges at once while nothing is put, and those that it looks at.
 const MERGED_AT_ONCE: usize = 4;
 const LOOKED_AT_ONCE: usize = 256;
-/// Pages of which it is checked before an image that there is room for them: 16 MiB. With more, files grow for nothing; with
-/// fewer, images are written on disks that are nearly full.
-const CHECKED_PAGES_MAX: u64 = 4096;
 
 /// An image that no slot names yet. Dropping it frees its pages, unless the slot may be on the disk.
 #[derive(Debug)]
@@ -78,8 +75,8 @@ impl Tiered {
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`.
     pub(crate) fn take_dirty(&self) -> Result<Image<'_>> {
-        if self.images.wants_image(self.dirty()) {
-            match without_reserve(|| self.check_room().and_then(|()| self.write_image())) {
+        if self.images.wants_image(self.dirty()) && self.has_room_for_image() {
+            match without_reserve(|| self.write_image()) {
                 Err(error) if error.is_full() => {}
                 written => return written,
             }
@@ -88,15 +85,14 @@ impl Tiered {
         Ok(Image::none(self.store()))
     }
 
-    /// Checks that the disk has room for an image and, later, for what merging it takes. Where it has none, merging
-    /// must not be put off: it is what gives space back.
-    fn check_room(&self) -> Result<()> {
-        let dirty = self.dirty();
-        let pages = (dirty.pages + dirty.leaves).min(CHECKED_PAGES_MAX);
-        let count = u32::try_from(pages).expect("few pages");
-        let (pages, _) = self.store().allocate_batch(0, count)?;
-        pages.into_iter().for_each(|page| self.store().release(Extent { page, order: 0 }));
-        Ok(())
+    /// Returns whether there seems to be room for an image and, later, for what merging it takes: free pages of the file
+    /// that take disk space already, and what the file system has. Where there is none, merging must not be put off: it
+    /// is what gives space back.
+    fn has_room_for_image(&self) -> bool {
+        let (dirty, space) = (self.dirty(), self.store().space());
+        let solid = space.free_pages.saturating_sub(space.hole_pages);
+        let room = solid + self.context.directory.free_bytes() / PAGE_BYTES as u64;
+        dirty.pages + dirty.leaves <= room
     }
 
     /// About what is dirty in the tier.
