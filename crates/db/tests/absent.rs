@@ -2,6 +2,9 @@
 //! find what came since.
 #![cfg(not(feature = "shuttle"))]
 
+#[path = "common/seeds.rs"]
+mod seeds;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +15,8 @@ use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options}
 use spinney_io::Purpose;
 use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_sync::hash_key;
+
+use crate::seeds::seeds;
 
 fn open(disk: &SimDisk, memory: u64) -> (Db, Runtime) {
     let runtime = Runtime::stepped(1);
@@ -236,7 +241,7 @@ fn p23_filters_follow_what_is_written() {
 #[test]
 fn p23_filters_agree_with_a_model() {
     let mut refused = 0;
-    for seed in 0..6 {
+    for seed in seeds(6) {
         let random = &mut SplitMix(seed);
         let mut disk = SimDisk::new(seed);
         let mut compared = Compared::open(&disk, BTreeMap::new(), 0);

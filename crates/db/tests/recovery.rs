@@ -3,6 +3,9 @@
 //! (P2, P23).
 #![cfg(not(feature = "shuttle"))]
 
+#[path = "common/seeds.rs"]
+mod seeds;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +16,8 @@ use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, Fault, SimDisk, SimView, WriteObserver};
 use spinney_io::{AlignedBuf, OpenMode, Purpose};
+
+use crate::seeds::seeds;
 
 fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
     Options::default()
@@ -176,7 +181,7 @@ fn p20_an_unknown_id_is_corruption() {
 /// it had, or is not there.
 #[test]
 fn p20_keyspaces_come_and_go_whole() {
-    for seed in 0..12 {
+    for seed in seeds(12) {
         let disk = SimDisk::new(seed);
         let db = open(&disk);
         let stays = keyspace(&db, "stays");

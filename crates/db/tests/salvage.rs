@@ -3,6 +3,9 @@
 //! none twice, and what could not be saved is reported.
 #![cfg(not(feature = "shuttle"))]
 
+#[path = "common/seeds.rs"]
+mod seeds;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,6 +17,8 @@ use spinney_db::{
 };
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_io::{AlignedBuf, OpenMode, Purpose};
+
+use crate::seeds::seeds;
 
 const FILE: &str = "/db/keyspace-00000001.spn";
 const NEW: &str = "/new";
@@ -161,7 +166,7 @@ fn same(found: &Model, expected: &Model, when: &str) {
 /// old one changes.
 #[test]
 fn p22_a_healthy_database_is_saved_whole() {
-    for seed in 0..6 {
+    for seed in seeds(6) {
         let logged = seed % 3 != 2;
         let mut old = Old::new(seed, logged);
         old.write(9_000);
@@ -186,7 +191,7 @@ fn p22_a_healthy_database_is_saved_whole() {
 /// freed pages nothing comes back.
 #[test]
 fn p22_pages_alone_have_everything() {
-    for seed in 0..12 {
+    for seed in seeds(12) {
         let mut old = Old::new(seed, seed % 4 != 3);
         old.write(3_000 + seed * 1_000);
         if seed % 2 == 0 {
@@ -212,7 +217,7 @@ fn p22_pages_alone_have_everything() {
 /// everything all the same.
 #[test]
 fn p22_pages_alone_have_everything_whatever_the_keys() {
-    for seed in 0..12 {
+    for seed in seeds(12) {
         let mut old = Old::with_keys(seed, seed % 4 != 3, long_key);
         old.write(2_000 + seed * 300);
         if seed % 2 == 0 {
@@ -236,7 +241,7 @@ fn p22_pages_alone_have_everything_whatever_the_keys() {
 /// Killed anywhere, with index and log whole: everything is saved, and nothing is reported lost.
 #[test]
 fn p22_nothing_is_lost_where_index_and_log_are_whole() {
-    for seed in 0..12 {
+    for seed in seeds(12) {
         let mut old = Old::with_keys(seed, seed % 4 != 3, long_key);
         for _ in 0..6 {
             old.write(300);
@@ -256,7 +261,7 @@ fn p22_nothing_is_lost_where_index_and_log_are_whole() {
 #[test]
 fn p22_nothing_is_lost_of_a_keyspace_that_had_rested() {
     let mut torn = 0;
-    for seed in 0..4 {
+    for seed in seeds(4) {
         let mut old = Old::with_keys(seed, true, long_key);
         old.write(1_500);
         let Old { disk, runtime, db, main, model, ever, number, key } = old;
@@ -334,7 +339,7 @@ fn forget_origins(disk: &SimDisk, chosen: impl Fn(usize, bool) -> bool) {
 /// what they hold, and older pages of the same keys do not win.
 #[test]
 fn p22_pages_without_origins() {
-    for seed in 0..8 {
+    for seed in seeds(8) {
         let mut old = Old::with_keys(seed, seed % 4 != 3, long_key);
         old.write(1_500);
         if seed % 2 == 0 {
@@ -374,7 +379,7 @@ fn within(ranges: &[LostRange], key: &[u8]) -> bool {
 #[test]
 fn p22_damaged_pages_are_told() {
     let (mut told, mut overflowed) = (0, 0);
-    for seed in 0..12 {
+    for seed in seeds(12) {
         let mut old = Old::new(seed, true);
         old.write(6_000);
         old.overflow();
@@ -424,12 +429,12 @@ fn p22_damaged_pages_are_told() {
 /// A file that ends early, at any place: either all records are saved, or it is told that some are not.
 #[test]
 fn p22_a_file_that_ends_early_is_told() {
-    for seed in 0..3 {
+    for seed in seeds(3) {
         let mut old = Old::new(seed, true);
         old.write([60, 700, 3_000][seed as usize]);
         let (disk, model) = old.close();
         let pages = disk.contents(Path::new(FILE)).unwrap().len() as u64 / 4096;
-        for page in (0..pages).step_by(pages as usize / 60 + 1) {
+        for page in (0..pages).step_by(pages as usize / 25 + 1) {
             let disk = disk.kill();
             let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
             file.truncate(page * 4096).unwrap();
@@ -452,7 +457,7 @@ fn p22_a_file_that_ends_early_is_told() {
 #[test]
 fn p22_crashes_in_reorganizations() {
     let mut images = 0;
-    for seed in 0..5 {
+    for seed in seeds(5) {
         let mut old = Old::new(seed, true);
         old.write(4_000);
         old.db.checkpoint().unwrap();
@@ -504,7 +509,7 @@ fn p22_crashes_in_reorganizations() {
 /// manifest and slots.
 #[test]
 fn p22_the_log_has_what_pages_lack() {
-    for seed in 0..6 {
+    for seed in seeds(6) {
         let mut old = Old::new(seed, true);
         old.write(3_000);
         old.db.checkpoint().unwrap();
@@ -528,7 +533,7 @@ fn p22_the_log_has_what_pages_lack() {
 /// last of it.
 #[test]
 fn p22_the_tail_has_what_the_log_lacks() {
-    for seed in 0..6 {
+    for seed in seeds(6) {
         let mut old = Old::new(seed, true);
         old.write(500 + seed * 3);
         let disk = old.disk.kill();
@@ -645,7 +650,7 @@ fn p22_what_crashes_left_behind_does_not_win() {
 #[test]
 fn p22_what_crashes_left_behind_does_not_win_without_a_log() {
     // One seed of forty leaves something behind whose place a page has that was written since.
-    after_crashes(false, 0..100, |disk| remove(disk, "/db/MANIFEST"));
+    after_crashes(false, seeds(150), |disk| remove(disk, "/db/MANIFEST"));
     after_crashes(false, 0..10, |disk| {
         remove(disk, "/db/MANIFEST");
         remove(disk, "/db/wal");
@@ -701,7 +706,7 @@ fn p22_faults_while_salvaging() {
     let ends = counts(&whole);
     let (mut told, mut failed) = (0, 0);
     for (kind, end) in ends.into_iter().enumerate() {
-        for at in (1..=end).step_by(usize::try_from(end / 40 + 1).unwrap()) {
+        for at in (1..=end).step_by(usize::try_from(end / 20 + 1).unwrap()) {
             let disk = disk.kill();
             disk.inject(match kind {
                 0 => Fault::ReadError { at },

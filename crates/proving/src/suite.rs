@@ -320,7 +320,7 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
 /// When a promise is broken.
 pub fn crash_small(product: &dyn Product) {
     let tally = Arc::new(Tally::default());
-    tier::for_each_seed(tier::count(12, 700), |seed| {
+    tier::for_each_seed(tier::count(9, 700), |seed| {
         let mut random = Random::new(seed, 6);
         let mut mix = crash_mix(*random.pick(&[30, 400, 3000]), 0..300);
         mix.snapshots = product.takes_snapshots();
@@ -360,7 +360,7 @@ pub fn crash_large(product: &dyn Product) {
     assert!(bytes as u64 >= 10 * MEMORY_BYTES_MIN / 4, "{bytes} bytes are too few");
     let plan = Plan { mix, config, operations: 300, lives: 3, captures: 5, start: Some(start) };
     let tally = Arc::new(Tally::default());
-    tier::for_each_seed(tier::count(10, 700), |seed| {
+    tier::for_each_seed(tier::count(7, 700), |seed| {
         let mut plan = plan.clone();
         // Some runs checkpoint so seldom that recovery has much to replay.
         plan.mix.rare_per_mille = if seed % 2 == 0 { 15 } else { 60 };
@@ -484,7 +484,7 @@ pub fn crash_while_creating(product: &dyn Product) {
 /// # Panics
 /// When a promise is broken.
 pub fn crash_beside_threads(product: &dyn Product) {
-    for seed in tier::seeds(tier::count(6, 200)) {
+    for seed in tier::seeds(tier::count(4, 200)) {
         let _announce = tier::Announce(seed);
         outage::run(product, &crash::config(MEMORY_BYTES, LOG_BYTES), 1200, seed);
     }
@@ -495,7 +495,7 @@ pub fn crash_beside_threads(product: &dyn Product) {
 /// # Panics
 /// When a thread waits forever, or something acknowledged is lost.
 pub fn faults_beside_threads(product: &dyn Product) {
-    for seed in tier::seeds(tier::count(12, 400)) {
+    for seed in tier::seeds(tier::count(8, 400)) {
         let _announce = tier::Announce(seed);
         outage::run_with_fault(product, &crash::config(MEMORY_BYTES, LOG_BYTES), 400, seed);
     }

@@ -216,7 +216,7 @@ fn flip_all(made: &Made, may_refuse: impl Fn(&str) -> bool) {
         };
         for page in 0..pages.min(length) {
             // All fields of what the page holds, and a part of the rest.
-            let step = tier::count(PAGE_BYTES as u64 / 40, 1);
+            let step = tier::count(PAGE_BYTES as u64 / 20, 1);
             let fields = if tier::is_full() { 0..0 } else { 0..24 };
             let fields = fields.map(|field| field * 4 + page % 4);
             for at in fields.chain((0..PAGE_BYTES as u64).step_by(step as usize)) {

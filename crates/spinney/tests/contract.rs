@@ -19,7 +19,7 @@ fn data_larger_than_memory_comes_back() {
 
 fn comes_back(engine: EngineKind) {
     let directory = tempfile::tempdir().unwrap();
-    let count = 150_000u32;
+    let count = 80_000u32;
     let value = |number: u32, round: u32| vec![(number ^ round) as u8; 80];
     {
         let db = Db::open(directory.path(), options()).unwrap();
@@ -194,7 +194,7 @@ fn threads_insert_more_than_memory_holds() {
 
 fn holds_what_threads_insert(engine: EngineKind) {
     const THREADS: u32 = 8;
-    const EACH: u32 = 12_000;
+    const EACH: u32 = 6_000;
     let directory = tempfile::tempdir().unwrap();
     let options = Options::default()
         .memory(limits::MEMORY_BYTES_MIN)
@@ -246,12 +246,12 @@ fn scans_beside_background_work(engine: EngineKind) {
     std::thread::scope(|scope| {
         // Fills pages elsewhere, so that there is background work.
         let noise = scope.spawn(|| {
-            for number in 0..20_000u32 {
+            for number in 0..10_000u32 {
                 let number = 1 << 31 | number.wrapping_mul(2_654_435_761) >> 1;
                 keyspace.insert(key(number), [8; 60]).unwrap();
             }
         });
-        for head in 0..6000 {
+        for head in 0..3000 {
             insert(head + 2000);
             keyspace.remove(key(head)).unwrap();
             let (first, _) = keyspace.first_key_value().unwrap().unwrap();
