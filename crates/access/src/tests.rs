@@ -469,6 +469,28 @@ fn places_stay_while_they_are_written() {
     assert!(fresh.iter().all(|gone| later.iter().any(|place| gone.page == place.page)));
 }
 
+/// What divides leaves spreads them over their neighbours, so that they are three quarters full.
+#[test]
+fn leaves_that_are_divided_are_repacked() {
+    for (order, at_once) in [(0, 1), (0, 300), (2, 40)] {
+        let mut random = Random(order.into());
+        let world = World::new(3, order, 4000);
+        let mut model = Model::new();
+        while model.len() < 20_000 {
+            let new = || (random.below(1 << 31).to_be_bytes()[4..].to_vec(), Some(vec![7; 112]));
+            let some = std::iter::repeat_with(new).take(at_once).collect();
+            world.merge_into(&mut model, &some).unwrap();
+        }
+        world.checkpoint().unwrap();
+        let walked = world.tree.walk(&mut |_, _, _| {}).unwrap();
+        let room = walked.leaves * (4096 << order) / 8;
+        let fill = walked.words * 100 / room;
+        println!("pages of order {order}, {at_once} at once: {fill} %");
+        assert!(fill >= 74, "pages of order {order}, {at_once} at once: {fill} %");
+        world.check(&model);
+    }
+}
+
 /// A compaction fills leaves and lays them side by side, step by step, and changes no record; with few frames,
 /// too. A second one finds little to do.
 #[test]
@@ -481,6 +503,8 @@ fn a_compaction_fills_leaves() {
             let some = changes(&mut random, (20_000, 150), if round < 200 { 1 } else { 6 });
             world.merge_into(&mut model, &some).unwrap();
         }
+        let every_other = model.keys().step_by(2).map(|key| (key.clone(), None)).collect();
+        world.merge_into(&mut model, &every_other).unwrap();
         world.checkpoint().unwrap();
         let leaves = || {
             let walked = world.tree.walk(&mut |_, _, _| {}).unwrap();

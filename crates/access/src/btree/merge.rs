@@ -1,7 +1,8 @@
 //! Merging changes into leaves: all changes of a leaf's keys at once, in the order of the keys.
 
 use spinney_base::shim::thread;
-use spinney_base::{Result, ValueRef};
+use spinney_base::{Result, ValueRef, probe};
+use spinney_cache::Sight;
 use spinney_leaf::{Entry, Image, Leaf, Records};
 
 use crate::btree::descend::{Node, entry_for, place_at};
@@ -74,6 +75,25 @@ enum Took {
     Sparse,
     /// None: it has changed meanwhile, or is in no frame.
     Nothing,
+}
+
+/// Neighbours under one parent, as they were seen, and all that they hold.
+struct Pair {
+    old: [(Sight, Place); 2],
+    image: Image,
+}
+
+/// Leaves that become new ones with changes.
+struct Step<'c> {
+    old: Vec<(Sight, Place)>,
+    before: Records,
+    changes: &'c [Change<'c>],
+    /// What the new ones hold.
+    image: Image,
+    /// Pointers that each change replaces.
+    replaced: Vec<Option<Vec<u8>>>,
+    /// Records that come or go.
+    more: i64,
 }
 
 impl BTree {
@@ -176,32 +196,66 @@ impl BTree {
         owner: &mut Owner<'_, '_>,
         merged: &mut Merged,
     ) -> Result<usize> {
-        let mut most = self.count_for_parts(changes);
+        let (mut most, mut repacks) = (self.count_for_parts(changes), true);
         loop {
             let node = self.descend(changes[0].key, 0)?.expect("every tree has leaves");
             let before = Image::of(node.leaf(), |_| 0);
-            let Some(count) = self.count_of_leaf(&node, changes) else { continue };
-            let count = count.min(most);
-            let mine = &changes[..count];
-            let (records, replaced) = with_changes(&before.records, mine);
-            let more = records.len() as i64 - before.records.len() as i64;
-            let image = Image::new(records, before.bounds(), self.pages.leaf_words());
-            let keep = || keep_of_records(&before.records, mine, owner.keep);
-            match self.reshape(0, &[node.seen()], image, &keep) {
+            if !self.pages.is_valid(node.look.sight()) {
+                continue;
+            }
+            let alone = self.step(vec![node.seen()], before, &changes[..most]);
+            let step = if repacks { self.with_neighbour(alone, &changes[..most])? } else { alone };
+            let _inside = (step.old.len() > 1).then(|| probe::enter("repack"));
+            let keep = || keep_of_records(&step.before, step.changes, owner.keep);
+            match self.reshape(0, &step.old, step.image, &keep) {
                 // A step that holds fewer pages may have room.
-                Err(error) if error.is_full() && count > 1 => most = count / 2,
+                Err(error) if error.is_full() && (repacks || step.changes.len() > 1) => {
+                    most = if repacks { most } else { step.changes.len() / 2 };
+                    repacks = false;
+                }
                 Err(error) => return Err(error),
-                Ok(Reshaped::Again) => self.make_editable(&node)?,
+                Ok(Reshaped::Again) => {
+                    // The neighbour may have no frame.
+                    repacks = false;
+                    self.make_editable(&node)?;
+                }
                 Ok(Reshaped::Done) => {
-                    for (change, replaced) in mine.iter().zip(&replaced) {
+                    for (change, replaced) in step.changes.iter().zip(&step.replaced) {
                         (owner.home)(change, replaced.as_deref());
                     }
-                    merged.leaves += 1;
-                    merged.records += more;
-                    return Ok(count);
+                    merged.leaves += step.old.len() as u64;
+                    merged.records += step.more;
+                    return Ok(step.changes.len());
                 }
             }
         }
+    }
+
+    /// Prepares a step over neighbours with the first changes, which are for them.
+    fn step<'c>(
+        &self,
+        old: Vec<(Sight, Place)>,
+        before: Image,
+        changes: &'c [Change<'c>],
+    ) -> Step<'c> {
+        let upper = before.upper.as_deref();
+        let is_mine = |change: &Change<'_>| upper.is_none_or(|upper| change.key < upper);
+        let changes = &changes[..changes.partition_point(is_mine)];
+        let (records, replaced) = with_changes(&before.records, changes);
+        let more = records.len() as i64 - before.records.len() as i64;
+        let image = Image::new(records, before.bounds(), self.pages.leaf_words());
+        Step { old, before: before.records, changes, image, replaced, more }
+    }
+
+    /// Takes a neighbour into a step that would leave two leaves that are half full (3.2). Both are spread over two
+    /// leaves, or over three, evenly. With more changes, leaves are full without it.
+    fn with_neighbour<'c>(&self, alone: Step<'c>, changes: &'c [Change<'c>]) -> Result<Step<'c>> {
+        if self.leaves_of(&alone.image) != 2 {
+            return Ok(alone);
+        }
+        let Some(Pair { old, image }) = self.pair(changes[0].key, 0)? else { return Ok(alone) };
+        let both = self.step(old.to_vec(), image, changes);
+        Ok(if self.leaves_of(&both.image) <= 3 { both } else { alone })
     }
 
     /// The number of changes, of the first ones, that are merged in one step: a step holds all new pages.
@@ -261,29 +315,35 @@ impl BTree {
 
     /// Joins a page with a neighbour under the same parent, if both fit into one.
     fn join_neighbours(&self, key: &[u8], level: u8) -> Result<bool> {
-        let Some(parent) = self.descend(key, level + 1)? else { return Ok(false) };
+        let Some(Pair { old, image }) = self.pair(key, level)? else { return Ok(false) };
+        if !self.is_one(level, &image) {
+            return Ok(false);
+        }
+        Ok(self.reshape(level, &old, image, &|| ())? == Reshaped::Done)
+    }
+
+    /// Copies the page of a level for a key and its neighbour under the same parent: the one behind it, or before it
+    /// if it is the last. `None` where there is none, and where something has changed meanwhile.
+    fn pair(&self, key: &[u8], level: u8) -> Result<Option<Pair>> {
+        let Some(parent) = self.descend(key, level + 1)? else { return Ok(None) };
         let (node, at) = (parent.leaf(), entry_for(parent.leaf(), key));
         let left = if at + 1 < node.len() { at } else { at.saturating_sub(1) };
         let (first, second) = (place_at(node, left), place_at(node, left + 1));
-        let (Some(first), Some(second)) = (first, second) else { return Ok(false) };
+        let (Some(first), Some(second)) = (first, second) else { return Ok(None) };
         if !self.pages.is_valid(parent.look.sight()) {
-            return Ok(false);
+            return Ok(None);
         }
         let kind = PageKind::of_level(level);
         let looked = (self.pages.look(first, kind), self.pages.look(second, kind));
         if !self.pages.is_valid(parent.look.sight()) {
-            return Ok(false);
+            return Ok(None);
         }
         let looks = (looked.0?, looked.1?);
-        let mut both = Image::of(leaf_of(looks.0.words()), |_| 0);
-        both.add(leaf_of(looks.1.words()), |_| 0);
+        let mut image = Image::of(leaf_of(looks.0.words()), |_| 0);
+        image.add(leaf_of(looks.1.words()), |_| 0);
         let sights = (looks.0.sight(), looks.1.sight());
         let is_valid = self.pages.is_valid(sights.0) && self.pages.is_valid(sights.1);
-        if !is_valid || !self.is_one(level, &both) {
-            return Ok(false);
-        }
-        let old = [(sights.0, first), (sights.1, second)];
-        Ok(self.reshape(level, &old, both, &|| ())? == Reshaped::Done)
+        Ok(is_valid.then_some(Pair { old: [(sights.0, first), (sights.1, second)], image }))
     }
 
     /// Takes roots away that have one child.
