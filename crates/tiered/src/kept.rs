@@ -21,6 +21,7 @@
 use std::cell::Cell;
 
 use spinney_access::{BTree, Change, Keep};
+use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Found, ScanRequest, SnapshotNumber, Write};
 use spinney_hot::Cached;
@@ -118,6 +119,7 @@ impl Tiered {
                     self.values.superseded(pointer);
                 }
             })?;
+            self.sweeps.merged_leaves.fetch_add(merged.leaves, Relaxed);
             self.sweeps.novelty.note(merged.records, some.len());
         }
         Ok(())

@@ -1,18 +1,25 @@
 //! Division of a keyspace's memory: what the tier may have, and pages.
 //!
 //! An empty keyspace has no pages, so that many of them fit into little memory; the first merge takes the frames
-//! that it works with.
+//! that it works with. Where pages are evicted and missed again, they get more, as [`Share`](spinney_records::Share)
+//! finds by the counts at the margins of both: hits on what the hand meets soon, and misses of pages that were evicted
+//! lately.
 
 use std::sync::Arc;
 
+use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_cache::Cache;
 use spinney_hot::{Admission, Hand};
-use spinney_records::Side;
+use spinney_records::{More, Rules, Side};
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
 
 /// Bytes of an entry of an inner node: what divides the keys, and a place.
 const NODE_ENTRY_BYTES: u64 = 32;
+
+/// Division between the tier and pages. With a lower ratio, memory goes to and fro; with a larger step, more records are
+/// merged at once to make way for pages; with more at most, writes are not gathered.
+pub(crate) const SHARES: Rules = Rules { ratio: 2.0, step: 2, most: 12 };
 
 impl Tiered {
     /// Lets there be frames for pages, before the first one is made. Returns them, with the order of a page.
@@ -44,6 +51,7 @@ impl Tiered {
         let others = self.others();
         let both = target.saturating_sub(others);
         let least = self.pages.bytes_min().max(self.node_bytes().min(both / 2));
+        let least = least.max(self.follow_share(both));
         let tier =
             self.chosen.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);
         self.hot.resize(tier);
@@ -53,6 +61,29 @@ impl Tiered {
             cache.set_bytes(pages);
         }
         self.tell_account(both, others);
+    }
+
+    /// Decides again which part of so many bytes pages need, if it is time, by what the last bytes of either side were
+    /// worth. Returns it. With one tier, pages have all but a fixed part.
+    fn follow_share(&self, both: u64) -> u64 {
+        if !self.chosen.tuning.keeps_records() {
+            return 0;
+        }
+        let cache = self.pages.cache().map(|cache| cache.stats()).unwrap_or_default();
+        let tier = self.hot.bytes();
+        // A larger tier gathers more changes for a leaf: with twice the bytes, half as many leaves are read and written.
+        let merging = 2 * self.sweeps.merged_leaves.load(Relaxed) / Hand::SOON_PART;
+        let records = Side { worth: self.hot.soon_hits() + merging, bytes: tier / Hand::SOON_PART };
+        let pages = Side { worth: cache.regretted, bytes: cache.regret_bytes };
+        let is_full = cache.used_bytes >= cache.budget_bytes / 8 * 7;
+        let more = match tier < self.hot.target() / 4 * 3 {
+            _ if !is_full => More::Idle,
+            true => More::Spare,
+            false => More::Wanted,
+        };
+        let mut share = self.chosen.share.lock();
+        share.follow(records, pages, more, self.context.runtime.now());
+        share.of_second(both)
     }
 
     /// Tells the account what is used, whether more could be, and what the last bytes were worth.

@@ -11,9 +11,10 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Found;
 use spinney_hot::{Admission, Promotion, Records, Seen};
-use spinney_records::Worth;
+use spinney_records::{Share, Worth};
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
+use crate::memory::SHARES;
 use crate::options::Tuning;
 
 /// What was chosen of a keyspace, and which records are kept.
@@ -25,6 +26,8 @@ pub(crate) struct Chosen {
     draws: AtomicU64,
     /// What the memory has been worth.
     pub(crate) worth: Mutex<Worth>,
+    /// Division of the memory between the tier and pages.
+    pub(crate) share: Mutex<Share>,
 }
 
 impl Default for Chosen {
@@ -35,6 +38,7 @@ impl Default for Chosen {
             admission: ArcSwap::from_pointee(admission),
             draws: AtomicU64::new(0),
             worth: Mutex::default(),
+            share: Mutex::new(Share::new(SHARES)),
         }
     }
 }

@@ -78,6 +78,8 @@ pub(crate) struct Sweeps {
     /// Records that were read and found no room, and puts, up to the last look.
     refused: AtomicU64,
     puts_before: AtomicU64,
+    /// Leaves of the tree that merges have changed.
+    pub(crate) merged_leaves: AtomicU64,
     /// Where ranges passed over many removals.
     met: Mutex<Vec<Vec<u8>>>,
 }

@@ -1,6 +1,7 @@
 //! The engine on a simulated disk: what its images hold, and what becomes of them.
 
 mod images;
+mod memory;
 mod warm;
 
 use std::collections::BTreeMap;

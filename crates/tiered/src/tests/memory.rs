@@ -1,0 +1,69 @@
+//! What of the memory is for single records, and what for pages.
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use spinney_engine::{Chunk, Engine as _, Maintain as _, ScanRequest};
+
+use super::{World, key, value};
+
+const MEMORY: u64 = 8 << 20;
+/// Records: five times the memory.
+const COUNT: u64 = 300_000;
+
+fn loaded() -> World {
+    let world = World::new(MEMORY);
+    (0..COUNT).for_each(|number| world.put(&key(number), &value(number, 1)));
+    world.empty_tier();
+    world.checkpoint();
+    world
+}
+
+/// Percent of the memory that the tier may have, after some time.
+fn of_tier(world: &World) -> u64 {
+    world.engine.context.runtime.sleep(Duration::from_millis(600));
+    world.engine.background().unwrap();
+    world.engine.hot.target() * 100 / MEMORY
+}
+
+fn scan(world: &World, from: u64) {
+    let request = ScanRequest {
+        lower: Bound::Included(&key(from)),
+        records_wanted: 400,
+        records_max: 400,
+        bytes_max: usize::MAX,
+        keys_only: false,
+        ..ScanRequest::FIRST_KEY
+    };
+    let mut chunk = Chunk::default();
+    world.engine.scan(&request, &mut chunk).unwrap();
+    assert!(!chunk.is_empty());
+}
+
+/// Long ranges over half as many pages as fit want pages; lookups of single records that lie far apart want records.
+#[test]
+fn memory_goes_to_where_it_is_worth_more() {
+    let world = loaded();
+    let mut random = 1_u64;
+    let mut draw = |of: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % of
+    };
+    let begin = of_tier(&world);
+    assert!(begin >= 80, "{begin} %");
+    for _ in 0..60 {
+        (0..60).for_each(|_| scan(&world, draw(COUNT / 10)));
+        of_tier(&world);
+    }
+    let scanned = of_tier(&world);
+    assert!(scanned <= 60, "{scanned} % for records, though ranges are read");
+    for _ in 0..200 {
+        for _ in 0..2000 {
+            let number = draw(COUNT / 10) * 10;
+            assert_eq!(world.get(&key(number)), Some(value(number, 1)));
+        }
+        of_tier(&world);
+    }
+    let looked_up = of_tier(&world);
+    assert!(looked_up >= 80, "{looked_up} % for records, though only these are asked for");
+}
