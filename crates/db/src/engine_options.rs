@@ -251,6 +251,13 @@ impl TwoBTreeOptions {
         self.with("page", kib)
     }
 
+    /// Lets records that come to be kept singly leave their page, until memory is wanted for others; default no. It
+    /// saves no read, and each such record changes a page twice: it is there to be measured (figure 21 of the paper).
+    #[must_use]
+    pub fn exclusive(self, yes: bool) -> Self {
+        self.with("tiering", if yes { "exclusive" } else { "inclusive" })
+    }
+
     /// Share of the records read from pages that are kept singly from then on, from 0 to 1; the paper's
     /// promotion rate F. Default: the engine chooses by what is asked for again.
     #[must_use]

@@ -392,6 +392,23 @@ impl HotTier {
         }
     }
 
+    /// Makes a clean record dirty, because the cold structure is about to lose it. Returns whether it was here, and
+    /// clean.
+    pub fn own(&self, key: &[u8]) -> bool {
+        let held = self.lock(key);
+        let leaf = held.leaf;
+        let found = leaf.search(key).ok().map(|index| (index, leaf.slot(index).flags()));
+        let Some((index, flags)) =
+            found.filter(|(_, flags)| flags & (DIRTY | WRITING | REMOVED) == 0)
+        else {
+            held.guard.release_unchanged();
+            return false;
+        };
+        leaf.set_flags(index, flags | DIRTY);
+        self.dirty.fetch_add(1, Relaxed);
+        true
+    }
+
     /// Returns whether there is no room for another leaf of clean records: some is kept for puts.
     #[must_use]
     pub fn is_full(&self) -> bool {

@@ -47,7 +47,7 @@ pub const ROW: Row = Row {
             &[],
             &[("tiers", "1")],
             &[("promotion", "1")],
-            &[("image", "dirty")],
+            &[("image", "dirty"), ("tiering", "exclusive"), ("promotion", "1")],
             &[("tier", "40"), ("promotion", "0.5"), ("page", "16")],
         ],
         states: [

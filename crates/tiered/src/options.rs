@@ -18,6 +18,7 @@ pub(crate) struct Tuning {
     /// Bits of the share of promoted records; [`AUTO`] to choose by itself.
     promotion: AtomicU64,
     is_warm: AtomicBool,
+    is_exclusive: AtomicBool,
 }
 
 /// No share has these bits.
@@ -33,6 +34,10 @@ pub(crate) enum Choice {
     Image {
         is_warm: bool,
     },
+    /// Whether promoted records leave the tree.
+    Tiering {
+        is_exclusive: bool,
+    },
     /// Binary logarithm of the 4 KiB pages of a page.
     PageOrder(u8),
 }
@@ -44,6 +49,7 @@ impl Default for Tuning {
             tier_percent: AtomicU64::new(TIER_DEFAULT),
             promotion: AtomicU64::new(AUTO),
             is_warm: AtomicBool::new(true),
+            is_exclusive: AtomicBool::new(false),
         }
     }
 }
@@ -57,6 +63,7 @@ impl Default for Tuning {
 /// | `page` | 4, 8, 16 | 4 | KiB of a page. A keyspace that has pages keeps theirs |
 /// | `image` | warm, dirty | warm | whether clean records of the memory are there again after a restart, as dirty ones are |
 /// | `promotion` | auto, 0 to 1 | auto | which part of the records that are read from pages come to be kept singly |
+/// | `tiering` | inclusive, exclusive | inclusive | whether a promoted record stays in its page, or is only in memory until it leaves that again. Exclusive is the paper's, for its figure 21: each promotion changes a page |
 ///
 /// # Errors
 /// `InvalidArgument` for another name or a value out of range.
@@ -88,6 +95,11 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
             "dirty" => Ok(Choice::Image { is_warm: false }),
             _ => Err(wrong("warm or dirty")),
         },
+        "tiering" => match value {
+            "inclusive" => Ok(Choice::Tiering { is_exclusive: false }),
+            "exclusive" => Ok(Choice::Tiering { is_exclusive: true }),
+            _ => Err(wrong("inclusive or exclusive")),
+        },
         "promotion" if value == "auto" => Ok(Choice::Promotion(Promotion::Auto)),
         "promotion" => {
             let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
@@ -95,7 +107,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
             Ok(Choice::Promotion(Promotion::Share(share)))
         }
         _ => Err(Error::invalid(format!(
-            "2btree has no option {name:?}; there are tiers, tier, promotion, page, image"
+            "2btree has no option {name:?}; there are tiers, tier, promotion, page, image, tiering"
         ))),
     }
 }
@@ -105,6 +117,7 @@ impl Tuning {
         match choice {
             Choice::Tiers(tiers) => self.tiers.store(tiers, Relaxed),
             Choice::Image { is_warm } => self.is_warm.store(is_warm, Relaxed),
+            Choice::Tiering { is_exclusive } => self.is_exclusive.store(is_exclusive, Relaxed),
             Choice::TierPercent(percent) => self.tier_percent.store(percent, Relaxed),
             // It is not kept here.
             Choice::PageOrder(_) => {}
@@ -118,6 +131,11 @@ impl Tuning {
     /// Whether clean records of the tier are there again after a restart.
     pub(crate) fn is_warm(&self) -> bool {
         self.is_warm.load(Relaxed)
+    }
+
+    /// Whether promoted records leave the tree.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.is_exclusive.load(Relaxed)
     }
 
     /// Whether records stay in the tier for reads.
@@ -158,6 +176,8 @@ mod tests {
             ("tiers", "2"),
             ("tier", "10"),
             ("tier", "95"),
+            ("tiering", "inclusive"),
+            ("tiering", "exclusive"),
             ("promotion", "auto"),
             ("promotion", "0"),
             ("page", "4"),
@@ -173,6 +193,7 @@ mod tests {
             ("tiers", "3"),
             ("tiers", ""),
             ("tier", "9"),
+            ("tiering", ""),
             ("tier", "96"),
             ("tier", "-1"),
             ("promotion", "1.01"),

@@ -5,6 +5,7 @@
 //! paper validates the hot and the cold page.
 
 use arc_swap::ArcSwap;
+use spinney_access::Change;
 use spinney_base::ValueRef;
 use spinney_base::runtime::SplitMix;
 use spinney_base::shim::Mutex;
@@ -63,8 +64,28 @@ impl Tiered {
             Found::Inline => Some(ValueRef { bytes, large: false }),
             Found::Large => Some(ValueRef { bytes, large: true }),
         };
-        if self.admits(hash) {
-            self.admit(key, value, seen);
+        if self.admits(hash)
+            && self.admit(key, value, seen)
+            && found == Found::Inline
+            && self.chosen.tuning.is_exclusive()
+        {
+            self.take_out_of_tree(key);
+        }
+    }
+
+    /// Lets the tier alone have a promoted record (figure 21). While it does, the record is dirty, and comes back as any
+    /// other does: with an image, a sweep or a checkpoint. Where one of these is under way, or a snapshot looks at the
+    /// tree, the record stays in both.
+    fn take_out_of_tree(&self, key: &[u8]) {
+        // A checkpoint that has taken its image would have it neither there nor in its leaf (H12); a sweep that has
+        // copied it would end with a clean record that is in no leaf (H2).
+        let Some(_no_checkpoint) = self.publishing.try_lock() else { return };
+        let Some(_no_sweep) = self.sweeps.sweeper.try_lock() else { return };
+        let Some(tree) = self.tree().filter(|_| self.pre_images.is_empty()) else { return };
+        if self.hot.own(key) {
+            self.set_dirty(true);
+            // If its leaf cannot be changed now, it is in both.
+            _ = tree.merge(&[Change { key, value: None }], &mut |_, _| {});
         }
     }
 

@@ -1,9 +1,10 @@
 //! What of the memory is for single records, and what for pages.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use spinney_engine::{Chunk, Engine as _, Maintain as _, ScanRequest};
+use spinney_engine::{Chunk, Engine as _, Found, Maintain as _, ScanRequest};
 
 use super::{World, key, value};
 
@@ -66,4 +67,47 @@ fn memory_goes_to_where_it_is_worth_more() {
     }
     let looked_up = of_tier(&world);
     assert!(looked_up >= 80, "{looked_up} % for records, though only these are asked for");
+}
+
+/// With exclusive tiering a promoted record is in the tier alone, also after a power loss, until it leaves that.
+#[test]
+fn exclusive_records_are_in_one_tier_at_a_time() {
+    let world = World::new(MEMORY);
+    let mut model = BTreeMap::new();
+    for number in 0..2000 {
+        world.put(&key(number), &value(number, 1));
+        model.insert(key(number), value(number, 1));
+    }
+    world.empty_tier();
+    world.checkpoint();
+    for option in [("tiering", "exclusive"), ("promotion", "1")] {
+        world.engine.set_option(option.0, option.1).unwrap();
+    }
+    let of_tree = |number: u64| {
+        let tree = world.engine.tree().unwrap();
+        tree.get(&key(number), &mut Vec::new()).unwrap() != Found::Absent
+    };
+    let asked: Vec<u64> = (0..2000).step_by(9).collect();
+    for number in &asked {
+        assert_eq!(world.get(&key(*number)), Some(value(*number, 1)));
+    }
+    // Where a leaf of the tier was divided meanwhile, the record is not promoted.
+    let gone = asked.iter().filter(|number| !of_tree(**number)).count() as u64;
+    assert!(gone * 10 > asked.len() as u64 * 9, "{gone} of {} left the tree", asked.len());
+    assert_eq!(world.engine.hot.dirty(), gone);
+    world.check(&model);
+    world.after_crash(MEMORY).unwrap().check(&model);
+    world.checkpoint();
+    world.after_crash(MEMORY).unwrap().check(&model);
+    // A checkpoint that has its image lets no record leave the tree.
+    world
+        .checkpoint_beside(|| {
+            assert!(world.get(&key(1)).is_some() && of_tree(1), "it is in neither")
+        })
+        .unwrap();
+    world.after_crash(MEMORY).unwrap().check(&model);
+    world.empty_tier();
+    assert!(asked.iter().all(|number| of_tree(*number)));
+    world.checkpoint();
+    world.after_crash(MEMORY).unwrap().check(&model);
 }

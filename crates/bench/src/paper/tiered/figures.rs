@@ -27,7 +27,7 @@ const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const EXPONENT_OF_THREADS: f64 = 0.96;
 const ALL_CACHED: u64 = 3;
 /// The option of figure 21, and what it is set to: copies stay in the cold tier, or leave it.
-const PROMOTION: (&str, [&str; 2]) = ("promotion", ["inclusive", "exclusive"]);
+const PROMOTION: (&str, [&str; 2]) = ("tiering", ["inclusive", "exclusive"]);
 
 /// Runs of one figure: an engine, a budget, and what came of it.
 type Grid = Vec<(String, u64, Option<Ran>)>;
