@@ -223,7 +223,7 @@ fn as_many_keyspaces_as_there_may_be_fit_into_64_mib() {
     let disk = SimDisk::new(1);
     let (db, _) = open(&disk, 64 * MIB, Duration::from_secs(5));
     for number in 0..COUNT {
-        let engine = EngineKind::ALL[number % 2];
+        let engine = EngineKind::ALL[number % EngineKind::ALL.len()];
         let keyspace = make(&db, &format!("k{number}"), engine);
         keyspace.insert(b"number", number.to_be_bytes()).unwrap();
         if number % 512 == 0 {

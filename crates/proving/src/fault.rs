@@ -449,7 +449,7 @@ pub fn every_call(product: &dyn Product, start: &Start, rounds: u64) {
 }
 
 /// Most calls of one sort that are struck in the quick tier; the full tier strikes all.
-const CALLS_QUICK: u64 = 50;
+const CALLS_QUICK: u64 = 40;
 
 /// The calls of one sort to strike, of so many.
 fn calls(count: u64) -> impl Iterator<Item = u64> {

@@ -320,7 +320,7 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
 /// When a promise is broken.
 pub fn crash_small(product: &dyn Product) {
     let tally = Arc::new(Tally::default());
-    tier::for_each_seed(tier::count(9, 700), |seed| {
+    tier::for_each_seed(tier::count(12, 700), |seed| {
         let mut random = Random::new(seed, 6);
         let mut mix = crash_mix(*random.pick(&[30, 400, 3000]), 0..300);
         mix.snapshots = product.takes_snapshots();
@@ -358,9 +358,10 @@ pub fn crash_large(product: &dyn Product) {
     let bytes: usize =
         start.1.records("main").iter().map(|(key, value)| key.len() + value.len()).sum();
     assert!(bytes as u64 >= 10 * MEMORY_BYTES_MIN / 4, "{bytes} bytes are too few");
-    let plan = Plan { mix, config, operations: 300, lives: 3, captures: 5, start: Some(start) };
+    let captures = if tier::is_full() { 5 } else { 3 };
+    let plan = Plan { mix, config, operations: 300, lives: 3, captures, start: Some(start) };
     let tally = Arc::new(Tally::default());
-    tier::for_each_seed(tier::count(7, 700), |seed| {
+    tier::for_each_seed(tier::count(10, 700), |seed| {
         let mut plan = plan.clone();
         // Some runs checkpoint so seldom that recovery has much to replay.
         plan.mix.rare_per_mille = if seed % 2 == 0 { 15 } else { 60 };

@@ -51,8 +51,8 @@ pub const ROW: Row = Row {
             &[("tier", "40"), ("promotion", "0.5"), ("page", "16")],
         ],
         states: [
-            &[("checkpoint", 1), ("sweep", 1), ("reshape", 1), ("repack", 1), ("image", 1)],
-            &[("checkpoint", 1), ("sweep", 1), ("image", 1)],
+            &[("checkpoint", 1), ("sweep", 1), ("reshape", 1), ("image", 1)],
+            &[("checkpoint", 1), ("sweep", 1), ("repack", 1), ("image", 1)],
         ],
         watched: Watched::Pages,
     },
