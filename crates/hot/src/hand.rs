@@ -162,7 +162,7 @@ impl HotTier {
             let found = leaf.search(victim.key).ok();
             let flags = found.map_or(0, |index| leaf.slot(index).flags());
             let Some(index) = found.filter(|_| flags & WRITING != 0) else {
-                held.guard.release_unchanged();
+                held.release_unchanged();
                 if number >= written {
                     lost(victim);
                 }

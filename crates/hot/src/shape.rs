@@ -102,7 +102,7 @@ impl HotTier {
         // Keys of several leaves share less than those of one.
         let own = leaves.iter().position(|leaf| leaf.block == block).expect("it is among them");
         let held = leaves.swap_remove(own);
-        leaves.into_iter().for_each(|leaf| leaf.guard.release_unchanged());
+        leaves.into_iter().for_each(|leaf| leaf.release_unchanged());
         let image = Image::of(&held);
         let cuts = (2..=PARTS_MAX).find_map(|parts| image.all.cuts(parts, coming));
         let cuts = cuts.expect("a third, two records and two bounds fit into a leaf");
@@ -129,7 +129,7 @@ impl HotTier {
             Side::Right => (left, right),
             Side::Left => (right, left),
         };
-        other.guard.release_unchanged();
+        other.release_unchanged();
         Some(held)
     }
 
@@ -147,25 +147,20 @@ impl HotTier {
         if before.leaf.upper(&mut upper) && upper == bound {
             return Some(before);
         }
-        before.guard.release_unchanged();
+        before.release_unchanged();
         None
     }
 
-    /// Fills a leaf with records of the next one, or joins the two, if that makes it much fuller.
+    /// Fills a leaf with records of the next one, or joins the two, if that makes it much fuller. The caller may have
+    /// changed it, so its latch is given back as that of a changed leaf.
     pub(crate) fn fill(&self, held: Held<'_>) {
         let used = held.leaf.live() + held.leaf.len();
         let right = if used < SPARSE_WORDS { self.neighbour(&held, Side::Right) } else { None };
-        let Some(right) = right else {
-            held.guard.release_unchanged();
-            return;
-        };
+        let Some(right) = right else { return };
         let both = Image::of(&held).joined(&right);
         match both.all.filled(FILLED_WORDS) {
             Some(cuts) => self.rewrite(&both, (vec![held, right], &cuts), &[]),
-            None => {
-                held.guard.release_unchanged();
-                right.guard.release_unchanged();
-            }
+            None => right.release_unchanged(),
         }
     }
 
@@ -174,9 +169,9 @@ impl HotTier {
         let home = self.index.get(lower)?;
         let Block { leaf, latch, references } = self.blocks.block(home.block());
         let guard = latch.try_upgrade(latch.try_version()?)?;
-        let held = Held { block: home.block(), leaf, references, guard };
+        let held = Held::new(home.block(), leaf, references, guard);
         if held.leaf.generation() != home.generation() {
-            held.guard.release_unchanged();
+            held.release_unchanged();
             return None;
         }
         Some(held)
@@ -239,7 +234,7 @@ impl HotTier {
             let held = self.latch(home.block());
             let leaf = held.leaf;
             let image = Image::of(&held).all;
-            held.guard.release_unchanged();
+            held.release_unchanged();
             let upper = leaves.get(place + 1).map(|(lower, _)| lower);
             if leaf.generation() != home.generation() {
                 return Err(format!("leaf {lower:?} has another generation"));

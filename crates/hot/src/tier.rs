@@ -123,9 +123,33 @@ pub(crate) struct Held<'a> {
     pub(crate) leaf: Leaf<'a>,
     pub(crate) references: References<'a>,
     pub(crate) guard: LatchGuard<'a>,
+    #[cfg(test)]
+    before: u64,
 }
 
-impl Held<'_> {
+impl<'a> Held<'a> {
+    pub(crate) fn new(
+        block: u32,
+        leaf: Leaf<'a>,
+        references: References<'a>,
+        guard: LatchGuard<'a>,
+    ) -> Held<'a> {
+        Held {
+            block,
+            leaf,
+            references,
+            guard,
+            #[cfg(test)]
+            before: leaf.sum(),
+        }
+    }
+
+    /// Gives the latch back. What is read beside is as good as before, so nothing of the leaf may have changed.
+    pub(crate) fn release_unchanged(self) {
+        #[cfg(test)]
+        assert_eq!(self.leaf.sum(), self.before, "readers beside a change would not look again");
+        self.guard.release_unchanged();
+    }
     /// Whether the leaf is for the same keys as at that moment, and nothing has left it since.
     fn is_as(&self, seen: Seen) -> bool {
         self.leaf.generation() == seen.home.generation() && self.leaf.removals() == seen.removals
@@ -202,7 +226,7 @@ impl HotTier {
         let held = self.lock(lower);
         let count = held.leaf.len();
         let bytes = (held.leaf.live() + count) * WORD_BYTES + count * held.leaf.prefix_bytes();
-        held.guard.release_unchanged();
+        held.release_unchanged();
         self.dirty() * within as u64 / all.max(1) as u64 * (bytes / count.max(1)) as u64
     }
 
@@ -311,7 +335,7 @@ impl HotTier {
                 debug_assert!(held.is_for(key), "the index leads to another leaf");
                 return held;
             }
-            held.guard.release_unchanged();
+            held.release_unchanged();
             thread::yield_now();
         }
     }
@@ -319,7 +343,7 @@ impl HotTier {
     /// Latches a block, whatever it is.
     pub(crate) fn latch(&self, block: u32) -> Held<'_> {
         let Block { leaf, latch, references } = self.blocks.block(block);
-        Held { block, leaf, references, guard: latch.lock() }
+        Held::new(block, leaf, references, latch.lock())
     }
 
     /// Puts a dirty record, for which room was reserved. Returns what it replaced; if that is the
@@ -370,18 +394,18 @@ impl HotTier {
         loop {
             let held = self.latch(seen.home.block());
             if !held.is_as(seen) {
-                held.guard.release_unchanged();
+                held.release_unchanged();
                 return false;
             }
             match held.leaf.search(key) {
                 Ok(_) => {
-                    held.guard.release_unchanged();
+                    held.release_unchanged();
                     return false;
                 }
                 Err(index) => {
                     let words = held.leaf.words_for(key.len(), entry.value.len());
                     if held.leaf.spare_words() < words && self.is_full() {
-                        held.guard.release_unchanged();
+                        held.release_unchanged();
                         return false;
                     }
                     if self.insert(held, index, entry) {
@@ -401,7 +425,7 @@ impl HotTier {
         let Some((index, flags)) =
             found.filter(|(_, flags)| flags & (DIRTY | WRITING | REMOVED) == 0)
         else {
-            held.guard.release_unchanged();
+            held.release_unchanged();
             return false;
         };
         leaf.set_flags(index, flags | DIRTY);
@@ -514,7 +538,7 @@ impl HotTier {
         let held = self.latch(seen.home.block());
         let leaf = held.leaf;
         if !held.is_as(seen) {
-            held.guard.release_unchanged();
+            held.release_unchanged();
             return false;
         }
         let (mut lower, mut upper) = (Vec::new(), Vec::new());

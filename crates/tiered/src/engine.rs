@@ -340,29 +340,39 @@ impl Engine for Tiered {
 
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         let start = out.len();
-        let (cached, seen) = self.hot.look(key, out);
-        match cached {
-            Cached::Present => Ok(Found::Inline),
-            Cached::Large => Ok(Found::Large),
-            Cached::Absent => Ok(Found::Absent),
-            Cached::Unknown => {
-                let Some(tree) = self.tree() else { return Ok(Found::Absent) };
-                let found = tree.get(key, out)?;
-                if self.promotes() {
-                    self.promote(key, hash, (found, &out[start..]), seen);
-                }
-                Ok(found)
+        loop {
+            let left = self.left_tree();
+            let (cached, seen) = self.hot.look(key, out);
+            match cached {
+                Cached::Present => return Ok(Found::Inline),
+                Cached::Large => return Ok(Found::Large),
+                Cached::Absent => return Ok(Found::Absent),
+                Cached::Unknown => {}
             }
+            let Some(tree) = self.tree() else { return Ok(Found::Absent) };
+            let found = tree.get(key, out)?;
+            if found == Found::Absent && self.left_tree() != left {
+                // It may have been in neither when it was looked for.
+                continue;
+            }
+            if self.promotes() {
+                self.promote(key, hash, (found, &out[start..]), seen);
+            }
+            return Ok(found);
         }
     }
 
     fn get_resident(&self, key: &[u8], _hash: u64, out: &mut Vec<u8>) -> Resident {
+        let left = self.left_tree();
         match self.hot.get(key, out) {
             Cached::Present => Resident::Present,
             Cached::Large => Resident::Large,
             Cached::Absent => Resident::Absent,
             Cached::Unknown => match self.tree() {
-                Some(tree) => tree.get_resident(key, out),
+                Some(tree) => match tree.get_resident(key, out) {
+                    Resident::Absent if self.left_tree() != left => Resident::Unknown,
+                    found => found,
+                },
                 None => Resident::Absent,
             },
         }

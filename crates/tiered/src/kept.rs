@@ -47,6 +47,7 @@ impl InPlace for Tiered {
         holds: &dyn Fn() -> bool,
         out: &mut Vec<u8>,
     ) -> Result<Option<Found>> {
+        // What a snapshot looks for here stays here: no record leaves the tree beside one (rule H21).
         match self.tree() {
             Some(tree) => tree.get_while(key, holds, out),
             None => Ok(holds().then_some(Found::Absent)),

@@ -9,7 +9,10 @@ use spinney_access::Change;
 use spinney_base::ValueRef;
 use spinney_base::runtime::SplitMix;
 use spinney_base::shim::Mutex;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use spinney_engine::Found;
 use spinney_hot::{Admission, Promotion, Records, Seen};
 use spinney_records::{Share, Worth};
@@ -25,6 +28,8 @@ pub(crate) struct Chosen {
     pub(crate) admission: ArcSwap<Admission>,
     /// Draws of [`Admission::admits`] so far.
     draws: AtomicU64,
+    /// Records that have left the tree for the tier.
+    left_tree: AtomicU64,
     /// What the memory has been worth.
     pub(crate) worth: Mutex<Worth>,
     /// Division of the memory between the tier and pages.
@@ -38,6 +43,7 @@ impl Default for Chosen {
             tuning: Tuning::default(),
             admission: ArcSwap::from_pointee(admission),
             draws: AtomicU64::new(0),
+            left_tree: AtomicU64::new(0),
             worth: Mutex::default(),
             share: Mutex::new(Share::new(SHARES)),
         }
@@ -73,6 +79,12 @@ impl Tiered {
         }
     }
 
+    /// Returns how many records have left the tree for the tier (rule H21). A key that is in neither is absent only if
+    /// this is as it was before the tier was looked at.
+    pub(crate) fn left_tree(&self) -> u64 {
+        self.chosen.left_tree.load(SeqCst)
+    }
+
     /// Lets the tier alone have a promoted record (figure 21). While it does, the record is dirty, and comes back as any
     /// other does: with an image, a sweep or a checkpoint. Where one of these is under way, or a snapshot looks at the
     /// tree, the record stays in both.
@@ -84,6 +96,8 @@ impl Tiered {
         let Some(tree) = self.tree().filter(|_| self.pre_images.is_empty()) else { return };
         if self.hot.own(key) {
             self.set_dirty(true);
+            // Before it goes: who misses it in the tree finds that this has changed since it was missed in the tier.
+            self.chosen.left_tree.fetch_add(1, SeqCst);
             // If its leaf cannot be changed now, it is in both.
             _ = tree.merge(&[Change { key, value: None }], &mut |_, _| {});
         }

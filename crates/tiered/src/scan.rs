@@ -63,7 +63,7 @@ impl Tiered {
         let (mut piece, mut cold) = (Piece::default(), Chunk::default());
         let most = request.records_wanted.clamp(1, request.records_max.max(1)).saturating_add(64);
         loop {
-            let start = from(&near, is_forward);
+            let (start, left) = (from(&near, is_forward), self.left_tree());
             self.hot.range(start.as_deref(), direction, most, &mut piece);
             self.note_removals(&piece);
             if is_forward && hidden.is_none() && self.chosen.tuning.keeps_records() {
@@ -89,6 +89,10 @@ impl Tiered {
             match self.tree() {
                 Some(tree) if !is_empty(&clipped) => tree.scan(&clipped, &mut cold)?,
                 _ => cold.finished = true,
+            }
+            if self.left_tree() != left {
+                // What has left the tree meanwhile may be in neither (rule H21).
+                continue;
             }
             let told = overlay::beyond(&mut cold);
             let covers =
