@@ -37,6 +37,7 @@ impl Tiered {
             + self.values.bytes()
             + self.pre_images.memory_bytes()
             + self.chosen.admission.load().bytes()
+            + self.victim_bytes()
     }
 
     /// Bytes that all inner nodes take: with them in memory a lookup reads one page at most.
@@ -70,17 +71,14 @@ impl Tiered {
             return 0;
         }
         let cache = self.pages.cache().map(|cache| cache.stats()).unwrap_or_default();
-        let tier = self.hot.bytes();
         // A larger tier gathers more changes for a leaf: with twice the bytes, half as many leaves are read and written.
         let merging = 2 * self.sweeps.merged_leaves.load(Relaxed) / Hand::SOON_PART;
-        let records = Side { worth: self.hot.soon_hits() + merging, bytes: tier / Hand::SOON_PART };
+        // What the tier does not fill is worth nothing.
+        let bytes = self.hot.target() / Hand::SOON_PART;
+        let records = Side { worth: self.hot.soon_hits() + merging, bytes };
         let pages = Side { worth: cache.regretted, bytes: cache.regret_bytes };
         let is_full = cache.used_bytes >= cache.budget_bytes / 8 * 7;
-        let more = match tier < self.hot.target() / 4 * 3 {
-            _ if !is_full => More::Idle,
-            true => More::Spare,
-            false => More::Wanted,
-        };
+        let more = if is_full { More::Wanted } else { More::Idle };
         let mut share = self.chosen.share.lock();
         share.follow(records, pages, more, self.context.runtime.now());
         share.of_second(both)

@@ -186,8 +186,13 @@ impl Tiered {
     fn is_enough(&self, victims: &Records) -> bool {
         let leaves = self.tree().map_or(1, |tree| tree.pages());
         let each = self.hot.dirty() / leaves + 1;
-        let most = VICTIM_BYTES_MAX.min(self.hot.target() / VICTIM_PART);
-        victims.len() as u64 >= each * LEAVES_AT_ONCE || victims.bytes() as u64 >= most
+        victims.len() as u64 >= each * LEAVES_AT_ONCE
+            || victims.bytes() as u64 >= self.victim_bytes()
+    }
+
+    /// Bytes of the records that a sweep copies, about.
+    pub(crate) fn victim_bytes(&self) -> u64 {
+        VICTIM_BYTES_MAX.min(self.hot.target() / VICTIM_PART)
     }
 
     /// Notes that a range has passed over removals at a key.

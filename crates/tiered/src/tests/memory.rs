@@ -61,7 +61,7 @@ fn memory_goes_to_where_it_is_worth_more() {
     assert!(scanned <= 60, "{scanned} % for records, though ranges are read");
     for _ in 0..200 {
         for _ in 0..2000 {
-            let number = draw(COUNT / 10) * 10;
+            let number = draw(COUNT / 4) * 4;
             assert_eq!(world.get(&key(number)), Some(value(number, 1)));
         }
         of_tier(&world);
