@@ -101,6 +101,7 @@ fn exclusive_records_are_in_one_tier_at_a_time() {
     world.checkpoint();
     world.after_crash(MEMORY).unwrap().check(&model);
     // A checkpoint that has its image lets no record leave the tree.
+    world.empty_tier();
     world
         .checkpoint_beside(|| {
             assert!(world.get(&key(1)).is_some() && of_tree(1), "it is in neither")
