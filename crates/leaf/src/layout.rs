@@ -240,7 +240,7 @@ impl<'a> Leaf<'a> {
         self.words.len()
     }
 
-    /// Returns a sum of all words: who holds the leaf finds by it whether it has changed.
+    /// Returns a sum of all words. It differs once the leaf has changed.
     #[must_use]
     pub fn sum(&self) -> u64 {
         (0..self.words.len()).fold(0, |sum: u64, index| sum.rotate_left(5) ^ self.load(index))

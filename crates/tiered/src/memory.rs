@@ -10,16 +10,12 @@ use std::sync::Arc;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_cache::Cache;
 use spinney_hot::{Admission, Hand};
-use spinney_records::{More, Rules, Side};
+use spinney_records::{More, Side};
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
 
 /// Bytes of an entry of an inner node: what divides the keys, and a place.
 const NODE_ENTRY_BYTES: u64 = 32;
-
-/// Division between the tier and pages. With a lower ratio, memory goes to and fro; with a larger step, more records are
-/// merged at once to make way for pages; with more at most, writes are not gathered.
-pub(crate) const SHARES: Rules = Rules { ratio: 2.0, step: 2, most: 12 };
 
 impl Tiered {
     /// Lets there be frames for pages, before the first one is made. Returns them, with the order of a page.

@@ -15,11 +15,14 @@ use spinney_base::shim::atomic::{
 };
 use spinney_engine::Found;
 use spinney_hot::{Admission, Promotion, Records, Seen};
-use spinney_records::{Share, Worth};
+use spinney_records::{Rules, Share, Worth};
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
-use crate::memory::SHARES;
 use crate::options::Tuning;
+
+/// Division between the tier and pages. With a lower ratio, memory goes to and fro; with a larger step, more records are
+/// merged at once to make way for pages; with more at most, writes are not gathered.
+const SHARES: Rules = Rules { ratio: 2.0, step: 2, most: 12 };
 
 /// What was chosen of a keyspace, and which records are kept.
 #[derive(Debug)]
