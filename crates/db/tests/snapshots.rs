@@ -381,7 +381,7 @@ fn snapshots_do_not_move_beside_writers() {
                 assert!(reversed.iter().rev().eq(first.keys()));
             }
         });
-        db.verify().unwrap();
+        db.verify().unwrap_or_else(|error| panic!("{engine}: {error}"));
     }
 }
 

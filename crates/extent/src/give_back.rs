@@ -95,6 +95,8 @@ impl Store {
                 parts.push(part);
                 Wanted::Take
             });
+            // Until they are free again, no list has them.
+            space.punched += taken.iter().map(|extent| u64::from(extent.pages())).sum::<u64>();
             taken.into_iter().zip(parts)
         };
         let _inside = probe::enter("give back");
@@ -110,6 +112,7 @@ impl Store {
             };
             let mut space = self.space.lock();
             space.free.release(extent);
+            space.punched -= u64::from(extent.pages());
             match punched {
                 Ok(true) => {
                     space.holes.insert(first.0, end);

@@ -119,6 +119,8 @@ pub(crate) struct Space {
     /// being made.
     pub(crate) holes: Holes,
     pub(crate) can_have_holes: bool,
+    /// Pages that are becoming holes just now.
+    pub(crate) punched: u64,
     pub(crate) giving_back: bool,
 }
 
@@ -262,6 +264,7 @@ impl Store {
             held: None,
             holes: Holes::default(),
             can_have_holes: true,
+            punched: 0,
             giving_back: false,
         };
         Store {
@@ -579,7 +582,7 @@ impl Store {
         let held = space.held.as_ref().map_or(0, |held| held.pages());
         SpaceStats {
             free_pages: space.free.free_pages(),
-            retired_pages: retired + held + space.let_go.pages().sum(),
+            retired_pages: retired + held + space.let_go.pages().sum() + space.punched,
             checkpoint_pages: checkpoint_pages + space.doubtful_pages,
             end_page: space.end,
             hole_pages: space.holes.pages(),

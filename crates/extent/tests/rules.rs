@@ -213,6 +213,26 @@ fn room_that_is_asked_for_is_given_back_to_a_32nd() {
     assert_eq!(solid().0, 0, "on a full disk none is kept");
 }
 
+/// Pages that become holes just now are in no list of free ones, and still belong to the file.
+#[test]
+fn p28_an_audit_beside_a_giving_back_accounts_for_all_pages() {
+    let (_, store) = create(1);
+    for round in 0..40 {
+        let extents: Vec<_> = (0..600).map(|_| store.allocate(0).unwrap().0).collect();
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            extents.into_iter().partition(|extent| extent.page.0 % 2 == 0);
+        gone.iter().for_each(|extent| store.release(*extent));
+        std::thread::scope(|scope| {
+            let giving = scope.spawn(|| while store.give_back(GiveBack::All).unwrap() > 0 {});
+            while !giving.is_finished() {
+                let audited = store.audit(kept.clone(), 0);
+                audited.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            }
+        });
+        kept.iter().for_each(|extent| store.release(*extent));
+    }
+}
+
 #[test]
 fn p14_a_cut_checkpoint_leaves_the_one_before() {
     for seed in 0..20 {
