@@ -150,6 +150,7 @@ impl<'a> Held<'a> {
         assert_eq!(self.leaf.sum(), self.before, "readers beside a change would not look again");
         self.guard.release_unchanged();
     }
+
     /// Whether the leaf is for the same keys as at that moment, and nothing has left it since.
     fn is_as(&self, seen: Seen) -> bool {
         self.leaf.generation() == seen.home.generation() && self.leaf.removals() == seen.removals
