@@ -592,7 +592,7 @@ fn e5_a_benchmark_checks_everything_first() {
         (&["paper", "tiered", "fig11", "--dir", there], "fig21"),
         (
             &["paper", "tiered", "fig21", "--engines", "treeline", "--dir", there],
-            "fig21 sets --treeline.promotion exclusive",
+            "fig21 sets --treeline.tiering exclusive",
         ),
         (
             &["paper", "tiered", "fig12", "--engines", "treeline", "--turtle.chi", "2"],
