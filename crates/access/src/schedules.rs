@@ -12,6 +12,8 @@ use spinney_io::sim::CrashMode;
 use crate::world::{Changes, Model, World};
 
 const FRAMES: u64 = 32;
+/// So many that every merge has to write pages back.
+const FEW_FRAMES: u64 = 12;
 
 /// Values of half a leaf's fourth, so that few records fill one.
 fn value(version: u8) -> Vec<u8> {
@@ -140,5 +142,22 @@ fn two_splits_under_one_parent() {
         world.merge_into(&mut Model::new(), &put(&[5, 12, 15, 25], 1)).unwrap();
         other.join().unwrap();
         assert_eq!(contents(&world).len(), 14);
+    });
+}
+
+/// H20: with few frames, which are all dirty, a split needs a write-back, which needs the gate: it holds none
+/// meanwhile, so a checkpoint that closes it waits for nobody who waits for it.
+#[test]
+fn h20_a_split_without_a_frame_beside_a_checkpoint() {
+    check(1000, || {
+        let world = Arc::new(World::new(1, 0, FEW_FRAMES));
+        let keys: Vec<u8> = (1..60).map(|number| number * 4).collect();
+        keys.chunks(6).for_each(|some| world.merge_into(&mut Model::new(), &put(some, 0)).unwrap());
+        let merger = thread(&world, |world| {
+            world.merge_into(&mut Model::new(), &put(&[9, 11, 13, 15], 1)).unwrap();
+        });
+        world.checkpoint().unwrap();
+        merger.join().unwrap();
+        assert_eq!(contents(&world).len(), 59 + 4);
     });
 }

@@ -539,3 +539,33 @@ fn a_compaction_fills_leaves() {
         world.check(&model);
     }
 }
+
+/// H19: memory that becomes less under changed pages leaves frames for the nodes above them; without, nobody finds a
+/// leaf, and nothing is written any more.
+#[test]
+fn h19_less_memory_under_changed_pages() {
+    let (order, frames, few) = (0, 600, 60);
+    let (world, mut model) = (World::new(1, order, frames), Model::new());
+    let all: Changes = (0..6000).map(|number| (name(number), Some(vec![1; 200]))).collect();
+    world.merge_into(&mut model, &all).unwrap();
+    world.checkpoint().unwrap();
+    let cache = world.tree.pages.file().cache();
+    let some = (0..6000).step_by(20).map(|number| (name(number), Some(vec![2; 200]))).collect();
+    world.merge_into(&mut model, &some).unwrap();
+    let (dirty, less) = (cache.dirty_bytes(), few * cache.frame_bytes());
+    assert!(dirty > 3 * less, "{dirty} bytes are dirty");
+    cache.set_bytes(less);
+    for (key, value) in &model {
+        let mut out = Vec::new();
+        assert_eq!(world.tree.get(key, &mut out).unwrap(), Found::Inline);
+        assert_eq!(out, *value);
+    }
+    assert_eq!(cache.dirty_bytes(), dirty);
+    assert!(cache.used() <= dirty / 2 * 3, "{} bytes for {dirty} dirty ones", cache.used());
+    // The next change has them written first.
+    world.merge_into(&mut model, &Changes::from([(name(3), Some(vec![3; 200]))])).unwrap();
+    cache.set_bytes(less);
+    assert!(cache.used() <= less, "{} bytes", cache.used());
+    world.checkpoint().unwrap();
+    world.check(&model);
+}

@@ -40,6 +40,8 @@ pub struct Cache {
     pub(crate) clock: Mutex<Clock>,
     pub(crate) files: RwLock<Vec<Option<Arc<FileTable>>>>,
     budget: AtomicU64,
+    /// Frames that stay as long as dirty pages need them, though the budget has shrunk.
+    floor: AtomicU64,
     /// Bytes of all tables that are charged.
     pub(crate) tables: AtomicU64,
     /// Whether its files are editable; a cache has files of one sort.
@@ -94,6 +96,7 @@ impl Cache {
             clock: Mutex::new(Clock::default()),
             files: RwLock::new(Vec::new()),
             budget: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
             tables: AtomicU64::new(0),
             is_editable: OnceLock::new(),
             kinds: std::array::from_fn(|_| OnceLock::new()),
@@ -132,9 +135,11 @@ impl Cache {
 
     /// Changes the budget. Pages above it are evicted at once, the coldest first, and their memory
     /// goes back to the system. Pinned and dirty ones go at the first miss after they were unpinned
-    /// or written back.
+    /// or written back; where dirty ones take more than three quarters, a quarter of what stays is for others
+    /// until then.
     pub fn set_bytes(&self, bytes: u64) {
         self.budget.store(bytes, Relaxed);
+        self.floor.store(self.frames_for_dirty(), Relaxed);
         self.limit(&mut self.clock.lock());
         self.shrink();
     }
@@ -186,13 +191,26 @@ impl Cache {
         if frames <= u64::MAX / 2 { frames } else { 0 }
     }
 
+    /// Frames of dirty pages, and of those that lead to them.
+    fn frames_for_dirty(&self) -> u64 {
+        let dirty = self.dirty_frames();
+        dirty + dirty.div_ceil(3)
+    }
+
+    /// Returns whether there may be more frames than the budget has room for.
+    pub(crate) fn has_floor(&self) -> bool {
+        self.floor.load(Relaxed) > 0
+    }
+
     /// Computes the number of frames from the budget and the tables.
     pub(crate) fn limit(&self, clock: &mut Clock) {
-        let room = self.bytes().saturating_sub(self.tables.load(Relaxed));
+        let room = self.bytes().saturating_sub(self.tables.load(Relaxed)) / self.frame_bytes();
+        let least = match self.floor.load(Relaxed) {
+            0 => 0,
+            floor => floor.min(self.frames_for_dirty()),
+        };
         // Frames have no higher numbers.
-        clock.set_limit(
-            u32::try_from(room / self.frame_bytes()).unwrap_or(u32::MAX).min(u32::MAX >> 1),
-        );
+        clock.set_limit(u32::try_from(room.max(least)).unwrap_or(u32::MAX).min(u32::MAX >> 1));
     }
 
     pub(crate) fn shrink(&self) {

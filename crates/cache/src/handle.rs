@@ -60,6 +60,9 @@ impl Handle {
             return Claim::Lost;
         }
         self.charge(&mut clock, unit);
+        if cache.has_floor() {
+            cache.limit(&mut clock);
+        }
         let near = clock.resident() / REGRET_PART;
         let taken = clock.take(&cache.frames, id.kind, &mut |frame| cache.empty(frame));
         let Taken::Frame(frame) = taken else {

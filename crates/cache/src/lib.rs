@@ -59,8 +59,8 @@
 //!
 //! **Invariants**
 //! 1. Frames and tables together stay within the budget, at every moment, but for pages that were
-//!    pinned, dirty or held when it shrank; those go at the next miss after that, or when the
-//!    budget is set again.
+//!    pinned, dirty or held when it shrank, and a third as many as were dirty, for the pages that
+//!    lead to them; those go at the next miss after that, or when the budget is set again.
 //! 2. A table's entry names a frame only while that frame holds the page or is being filled
 //!    with it; each page is in one frame at most, so misses at the same time read it once. While a
 //!    page is renamed, two entries name its frame.

@@ -37,6 +37,19 @@ fn h2_a_put_between_copy_and_end_is_kept() {
     });
 }
 
+/// H5: nobody meets a new value that is not dirty yet.
+#[test]
+fn h5_a_put_is_dirty_at_once() {
+    check(3_000, || {
+        let shared = world(2);
+        let sweeper = thread(&shared, |shared| (0..4).for_each(|_| shared.sweep()));
+        (0..2).for_each(|_| shared.write(1));
+        shared.read(1);
+        sweeper.join().unwrap();
+        shared.read(1);
+    });
+}
+
 /// A leaf splits under those who look for its keys.
 #[test]
 fn a_split_hides_no_key() {

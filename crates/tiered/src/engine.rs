@@ -199,13 +199,16 @@ impl Tiered {
         self.tree.get().map(ArcSwap::load)
     }
 
-    /// Returns the tree, which is made if there is none. The caller sweeps, or nobody does.
+    /// Returns the tree, which is made if there is none.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
     pub(crate) fn tree_made(&self) -> Result<Guard<Arc<BTree>>> {
         if self.tree.get().is_none() {
-            self.set_tree(self.empty_tree()?);
+            let _alone = self.sweeps.making.lock();
+            if self.tree.get().is_none() {
+                self.set_tree(self.empty_tree()?);
+            }
         }
         Ok(self.tree().expect("it was made"))
     }

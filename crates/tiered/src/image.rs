@@ -30,7 +30,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, Result, probe};
 use spinney_engine::{Engine as _, Scrubbed};
 use spinney_extent::{Extent, Store};
-use spinney_hot::{Direction, Piece, Records};
+use spinney_hot::{Direction, Piece};
 use spinney_io::{Purpose, without_reserve};
 
 use crate::engine::Tiered;
@@ -170,14 +170,12 @@ impl Tiered {
 
     /// Merges the dirty records of some leaves of the tier, where the last call ended.
     fn merge_some(&self) -> Result<()> {
-        let Some(_sweeper) = self.sweeps.sweeper.try_lock() else { return Ok(()) };
-        let (mut next, mut victims) = (self.images.next.lock(), Records::default());
+        let mut next = self.images.next.lock();
         let mut merged = 0;
         for _ in 0..LOOKED_AT_ONCE {
-            victims.clear();
-            let behind = self.hot.take_along(&next, None, &mut victims);
-            merged += usize::from(!victims.is_empty());
-            self.bring_home(&victims)?;
+            let (claim, behind) = self.take_range((&next, None), &|_| true);
+            merged += usize::from(!claim.victims.is_empty());
+            self.bring_home(&claim.victims)?;
             *next = behind.unwrap_or_default();
             if merged >= MERGED_AT_ONCE || next.is_empty() {
                 break;
@@ -191,14 +189,13 @@ impl Tiered {
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`.
     pub(crate) fn bring_range_home(&self, from: &[u8], to: Option<&[u8]>) -> Result<bool> {
-        let (mut victims, mut has_merged) = (Records::default(), false);
+        let mut has_merged = false;
         let mut from = (self.hot.dirty() > 0).then(|| from.to_vec());
         while let Some(at) = from {
-            let _sweeper = self.sweeps.sweeper.lock();
-            victims.clear();
-            from = self.hot.take_along(&at, to, &mut victims);
-            self.bring_home(&victims)?;
-            has_merged |= !victims.is_empty();
+            let claim;
+            (claim, from) = self.take_range((&at, to), &|victims| self.is_enough(victims));
+            self.bring_home(&claim.victims)?;
+            has_merged |= !claim.victims.is_empty();
         }
         Ok(has_merged)
     }
@@ -237,19 +234,29 @@ impl Tiered {
         run.pieces.into_iter().flat_map(|piece| piece.extents())
     }
 
-    /// Reads and checks it. The caller keeps checkpoints away.
+    /// Reads and checks both runs. The caller keeps checkpoints and merges away.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    pub(crate) fn verify_image(&self) -> Result<()> {
-        let run = self.named.lock().as_ref().map(|named| named.dirty.clone()).unwrap_or_default();
-        let mut reader = RunReader::new(self.store(), &run, What::Dirty, Purpose::TOOL);
-        while reader.next()? {
-            for (key, value) in reader.records() {
-                value.map_or(Ok(()), |value| self.values.check(key.len(), value))?;
+    pub(crate) fn verify_runs(&self) -> Result<()> {
+        for what in [What::Dirty, What::Clean] {
+            let Some(run) = self.run_of(what) else { continue };
+            let mut reader = RunReader::new(self.store(), &run, what, Purpose::TOOL);
+            while reader.next()? {
+                for (key, value) in reader.records() {
+                    value.map_or(Ok(()), |value| self.values.check(key.len(), value))?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Returns the run that the newest slot names.
+    fn run_of(&self, what: What) -> Option<Arc<Run>> {
+        match what {
+            What::Dirty => self.named.lock().as_ref().map(|named| Arc::new(named.dirty.clone())),
+            What::Clean => self.images.warm.lock().named().map(|clean| clean.run.clone()),
+        }
     }
 
     /// Reads a piece of a run for the scrub: from a place that this has returned, or from the begin. A run that goes
@@ -262,10 +269,7 @@ impl Tiered {
     ) -> Option<Vec<u8>> {
         // What is freed from here on stays as it is until the piece was read.
         let _hold = self.store().hold();
-        let run = match what {
-            What::Dirty => self.named.lock().as_ref().map(|named| Arc::new(named.dirty.clone())),
-            What::Clean => self.images.warm.lock().named().map(|clean| clean.run.clone()),
-        }?;
+        let run = self.run_of(what)?;
         let number = run.number()?;
         let mut places = from.as_chunks::<4>().0.iter().map(|place| u32::from_le_bytes(*place));
         let (of, index) = (places.next(), places.next().unwrap_or(0));

@@ -16,7 +16,7 @@
 //!
 //! **Invariants**
 //! 1. A marked key has a dirty record in the tier, or gets it next, under its stripe (H25).
-//! 2. Room for links is taken before a page is held; `sweeper` comes before it.
+//! 2. Room for links is taken before a page is held; claims come before it.
 
 use std::cell::Cell;
 

@@ -28,7 +28,7 @@
 //!
 //! **Invariants**
 //! 1. A key's newest value is in the tier, or in the tree and not in the tier, or the same in both.
-//! 2. One thread sweeps at a time, so no two merge versions of one key (H17).
+//! 2. Sweeps beside each other have claimed ranges that are disjoint, so no two merge versions of one key (H17).
 //! 3. No checkpoint is published while the log is replayed (P19).
 //! 4. A promoted record enters under the moment of the tier's leaf at the look that missed it (H3).
 //!
@@ -46,6 +46,7 @@
 
 #![forbid(unsafe_code)]
 
+mod claims;
 mod engine;
 mod gaps;
 mod image;

@@ -113,10 +113,10 @@ impl Maintain for Tiered {
         let mut report = VerifyReport::default();
         {
             let _no_checkpoint = self.publishing.lock();
-            let _no_sweep = self.sweeps.sweeper.lock();
+            let _no_sweep = self.sweeps.claims.all();
             report.pages = self.store().payload_pages() + self.image_pages();
             self.store().verify_checkpoint()?;
-            self.verify_image()?;
+            self.verify_runs()?;
             let of_clean = self.clean_extents();
             let owned = self.image_extents().chain(of_clean).map(|(extent, _)| extent);
             let mut owned: Vec<Extent> = owned.collect();
@@ -324,7 +324,7 @@ impl Bulk for Loading<'_> {
         self.check_empty()?;
         // What is left of the records before are removals.
         keyspace.bring_all_home()?;
-        let _no_sweep = keyspace.sweeps.sweeper.lock();
+        let _no_sweep = keyspace.sweeps.claims.all();
         let redo = keyspace.context.log.last_lsn();
         let tree = Arc::new(self.tree.take().expect("it is not installed"));
         let live = self.loaded.extents();

@@ -33,7 +33,7 @@ impl Tiered {
             + self.values.bytes()
             + self.pre_images.memory_bytes()
             + self.chosen.admission.load().bytes()
-            + self.victim_bytes()
+            + self.copied_bytes()
     }
 
     /// Bytes that all inner nodes take: with them in memory a lookup reads one page at most.
@@ -54,7 +54,9 @@ impl Tiered {
         self.hot.resize(tier);
         self.follow_admission(tier);
         let pages = both.saturating_sub(tier).max(self.pages.bytes_min());
-        if let Some(cache) = self.pages.cache().filter(|cache| cache.bytes() != pages) {
+        // What was dirty when it shrank may be written by now.
+        let is_other = |cache: &&Arc<Cache>| cache.bytes() != pages || cache.used() > pages;
+        if let Some(cache) = self.pages.cache().filter(is_other) {
             cache.set_bytes(pages);
         }
         self.tell_account(both, others);

@@ -95,7 +95,7 @@ impl Tiered {
         // A checkpoint that has taken its image would have it neither there nor in its leaf (H12); a sweep that has
         // copied it would end with a clean record that is in no leaf (H2).
         let Some(_no_checkpoint) = self.publishing.try_lock() else { return };
-        let Some(_no_sweep) = self.sweeps.sweeper.try_lock() else { return };
+        let Some(_no_sweep) = self.sweeps.claims.try_key(key) else { return };
         let Some(tree) = self.tree().filter(|_| self.pre_images.is_empty()) else { return };
         if self.hot.own(key) {
             self.set_dirty(true);
@@ -127,8 +127,8 @@ impl Tiered {
 
     /// Moves the hand over a leaf, unless somebody sweeps.
     fn let_some_leave(&self) {
-        if let Some(mut sweeper) = self.sweeps.sweeper.try_lock() {
-            let passed = self.hot.advance(&mut sweeper.hand, false, &mut Records::default());
+        if let Some(mut sweepers) = self.sweeps.claims.try_lock() {
+            let passed = self.hot.advance(&mut sweepers.hand, false, &mut Records::default());
             self.chosen.admission.load().note(passed);
         }
     }

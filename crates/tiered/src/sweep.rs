@@ -11,8 +11,9 @@ use spinney_access::Change;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, Result, probe};
-use spinney_hot::{Hand, Records};
+use spinney_hot::Records;
 
+use crate::claims::{Claim, Claims, Sweepers};
 use crate::engine::Tiered;
 
 /// Laps after which a sweep for room gives up: others reserve what it frees. Priorities are at most 3.
@@ -29,19 +30,16 @@ const SWEEPS_AT_ONCE: u64 = 4;
 const LEAVES_AT_ONCE: u64 = 64;
 /// Most bytes of records that are copied at once.
 const VICTIM_BYTES_MAX: u64 = 256 << 10;
-/// They take one part in this many of the tier, at most.
+/// All sweeps together take one part in this many of the tier, at most.
 const VICTIM_PART: u64 = 32;
 /// Leaves of the tier that it passes at once where the tier has too many.
 const PASSES_AT_ONCE: u64 = 256;
 /// Most places of removals that are noted for the background.
 const MET_MAX: usize = 64;
-
-/// Who sweeps: where it is in the order of the keys, and what it has taken.
-#[derive(Debug, Default)]
-pub(crate) struct Sweeper {
-    pub(crate) hand: Hand,
-    victims: Records,
-}
+/// Sweeps beside each other: while one waits for the disk, others merge. With more, more records are copied.
+const SWEEPERS_MAX: u64 = 3;
+/// Each has so many times the least memory of pages.
+const PAGES_EACH: u64 = 3;
 
 /// Which part of the changes that are merged are new records: a moving average, for estimates.
 #[derive(Debug)]
@@ -72,8 +70,10 @@ impl Default for Novelty {
 /// Sweeps of a keyspace.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
-    /// Held by the one thread that sweeps (H17).
-    pub(crate) sweeper: Mutex<Sweeper>,
+    /// What is swept at the moment.
+    pub(crate) claims: Claims,
+    /// Held by whoever makes the tree.
+    pub(crate) making: Mutex<()>,
     pub(crate) novelty: Novelty,
     /// Records that were read and found no room, and puts, up to the last look.
     refused: AtomicU64,
@@ -93,7 +93,7 @@ impl Tiered {
         if self.hot.reserve(key, value) {
             return Ok(());
         }
-        let mut sweeper = self.sweeps.sweeper.lock();
+        let mut sweepers = self.sweeps.claims.lock();
         let mut laps = 0;
         loop {
             if self.hot.reserve(key, value) {
@@ -103,7 +103,22 @@ impl Tiered {
                 let text = "the tier is full of records that are being written";
                 return Err(Error::new(ErrorKind::Full, text));
             }
-            laps += u32::from(self.sweep(&mut sweeper, laps > 0)?);
+            if !self.has_seat(&sweepers) {
+                self.sweeps.claims.wait(&mut sweepers);
+                continue;
+            }
+            match self.pass(&mut sweepers, laps > 0) {
+                // What others merge may be all there is.
+                (None, true) if sweepers.count() > 0 => self.sweeps.claims.wait(&mut sweepers),
+                (None, is_end) => laps += u32::from(is_end),
+                (Some(claim), is_end) => {
+                    drop(sweepers);
+                    self.bring_home(&claim.victims)?;
+                    drop(claim);
+                    laps += u32::from(is_end);
+                    sweepers = self.sweeps.claims.lock();
+                }
+            }
         }
     }
 
@@ -113,14 +128,30 @@ impl Tiered {
         if !is_over && !self.wants_sweep() {
             return Ok(false);
         }
-        let Some(mut sweeper) = self.sweeps.sweeper.try_lock() else { return Ok(false) };
         for _ in 0..if is_over { PASSES_AT_ONCE } else { SWEEPS_AT_ONCE } {
             if is_over && self.hot.bytes() <= self.hot.target() {
                 break;
             }
-            self.sweep(&mut sweeper, true)?;
+            let sweepers = self.sweeps.claims.try_lock();
+            let Some(mut sweepers) = sweepers.filter(|sweepers| self.has_seat(sweepers)) else {
+                return Ok(false);
+            };
+            let (claim, _) = self.pass(&mut sweepers, true);
+            drop(sweepers);
+            claim.map_or(Ok(()), |claim| self.bring_home(&claim.victims))?;
         }
         Ok(true)
+    }
+
+    /// Whether one more may sweep from the hand on.
+    fn has_seat(&self, sweepers: &Sweepers) -> bool {
+        (sweepers.count() as u64) < self.sweepers_most() && !sweepers.is_claimed(sweepers.hand.at())
+    }
+
+    /// Sweeps that may go on beside each other.
+    fn sweepers_most(&self) -> u64 {
+        let each = self.pages.bytes_min() * PAGES_EACH;
+        self.pages.cache().map_or(1, |cache| (cache.bytes() / each.max(1)).clamp(1, SWEEPERS_MAX))
     }
 
     /// Whether the background should sweep, so that writers find room.
@@ -152,47 +183,86 @@ impl Tiered {
     }
 
     /// Moves the hand over a leaf of the tier, and lets what is clean there leave. Where it is due to merge what is
-    /// dirty, or `takes_dirty`, it goes on, and merges changes of many leaves of the tree at once. Returns whether the
-    /// hand begins again.
-    pub(crate) fn sweep(&self, sweeper: &mut Sweeper, takes_dirty: bool) -> Result<bool> {
-        let Sweeper { hand, victims } = sweeper;
-        victims.clear();
+    /// dirty, or `takes_dirty`, it goes on, and takes along changes of many leaves of the tree. Returns them, and
+    /// whether the hand begins again.
+    fn pass(&self, sweepers: &mut Sweepers, takes_dirty: bool) -> (Option<Claim<'_>>, bool) {
         let keeps = self.chosen.tuning.keeps_records();
-        loop {
-            let begin = hand.at().to_vec();
+        let mut victims = sweepers.take_spare();
+        let first = sweepers.hand.at().to_vec();
+        let stop = sweepers.next_claim(&first);
+        let end = loop {
+            let begin = sweepers.hand.at().to_vec();
             if !keeps {
                 // Nothing is kept for reads: pages are.
                 self.hot.pass(&begin, false, &mut Records::default());
             }
-            let passed = self.hot.advance(hand, false, victims);
+            let passed = self.hot.advance(&mut sweepers.hand, false, &mut victims);
             self.chosen.admission.load().note(passed);
-            let end = Some(hand.at()).filter(|at| !at.is_empty());
+            let end = Some(sweepers.hand.at()).filter(|at| !at.is_empty());
+            let is_last = stop.as_ref().is_some_and(|stop| end.is_none_or(|end| end >= &stop[..]));
+            let upper = if is_last { stop.as_deref() } else { end };
             let stays = passed.records - passed.asked - passed.left;
             let merges = !keeps || stays > 0 && (takes_dirty || self.is_mostly_dirty());
             // What lies between the two places of the hand, and no more: the next step begins there, so keys ascend.
             let mut from = merges.then_some(begin);
             while let Some(at) = from {
-                from = self.hot.take_along(&at, end, victims);
+                from = self.hot.take_along(&at, upper, &mut victims);
             }
-            if end.is_none() || !merges || self.is_enough(victims) {
+            if end.is_none() || is_last || !merges || self.is_enough(&victims) {
+                break upper.map(<[u8]>::to_vec);
+            }
+        };
+        let is_end = sweepers.hand.at().is_empty();
+        if victims.is_empty() {
+            sweepers.give_spare(victims);
+            return (None, is_end);
+        }
+        let range = (&first[..], end.as_deref());
+        (Some(self.sweeps.claims.claim(sweepers, range, victims)), is_end)
+    }
+
+    /// Takes dirty records along, from a key on, until they are enough, and claims them. Others that merge there are
+    /// waited for; it ends before those further on. Returns also where to go on, `None` at the end of the range.
+    pub(crate) fn take_range(
+        &self,
+        (from, to): (&[u8], Option<&[u8]>),
+        is_enough: &dyn Fn(&Records) -> bool,
+    ) -> (Claim<'_>, Option<Vec<u8>>) {
+        let mut sweepers = self.sweeps.claims.lock();
+        while sweepers.is_claimed(from) {
+            self.sweeps.claims.wait(&mut sweepers);
+        }
+        let is_within = |key: &Vec<u8>| to.is_none_or(|to| &key[..] < to);
+        let stop = sweepers.next_claim(from).filter(is_within);
+        let upper = stop.as_deref().or(to);
+        let (mut victims, mut next) = (sweepers.take_spare(), Some(from.to_vec()));
+        while let Some(at) = next.take() {
+            next = self.hot.take_along(&at, upper, &mut victims);
+            if is_enough(&victims) {
                 break;
             }
         }
-        self.bring_home(victims)?;
-        Ok(hand.at().is_empty())
+        let end = next.as_deref().or(upper);
+        let claim = self.sweeps.claims.claim(&mut sweepers, (from, end), victims);
+        (claim, next.or(stop))
     }
 
     /// Whether these records lie in about as many leaves of the tree as are changed at once.
-    fn is_enough(&self, victims: &Records) -> bool {
+    pub(crate) fn is_enough(&self, victims: &Records) -> bool {
         let leaves = self.tree().map_or(1, |tree| tree.pages());
         let each = self.hot.dirty() / leaves + 1;
         victims.len() as u64 >= each * LEAVES_AT_ONCE
             || victims.bytes() as u64 >= self.victim_bytes()
     }
 
+    /// Bytes of the records that all sweeps copy, about.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.victim_bytes() * self.sweepers_most()
+    }
+
     /// Bytes of the records that a sweep copies, about.
-    pub(crate) fn victim_bytes(&self) -> u64 {
-        VICTIM_BYTES_MAX.min(self.hot.target() / VICTIM_PART)
+    fn victim_bytes(&self) -> u64 {
+        VICTIM_BYTES_MAX.min(self.hot.target() / VICTIM_PART / self.sweepers_most())
     }
 
     /// Notes that a range has passed over removals at a key.
@@ -218,18 +288,10 @@ impl Tiered {
     /// As [`Tiered::reserve`].
     pub(crate) fn bring_all_home(&self) -> Result<()> {
         let mut from = Some(Vec::new());
-        while from.is_some() {
-            // Writers that need room have their turn between two batches.
-            let mut sweeper = self.sweeps.sweeper.lock();
-            let victims = &mut sweeper.victims;
-            victims.clear();
-            while let Some(at) = from.take() {
-                from = self.hot.take_along(&at, None, victims);
-                if self.is_enough(victims) {
-                    break;
-                }
-            }
-            self.bring_home(victims)?;
+        while let Some(at) = from {
+            let claim;
+            (claim, from) = self.take_range((&at, None), &|victims| self.is_enough(victims));
+            self.bring_home(&claim.victims)?;
         }
         Ok(())
     }
@@ -239,15 +301,9 @@ impl Tiered {
     /// # Errors
     /// As [`Tiered::reserve`].
     pub(crate) fn sweep_keys(&self, keys: &[Vec<u8>]) -> Result<()> {
-        if keys.is_empty() {
-            // Writers beside a snapshot come here each time: they wait for no sweep.
-            return Ok(());
-        }
-        let mut sweeper = self.sweeps.sweeper.lock();
         for key in keys {
-            sweeper.victims.clear();
-            self.hot.take_along(key, None, &mut sweeper.victims);
-            self.bring_home(&sweeper.victims)?;
+            let (claim, _) = self.take_range((key, None), &|_| true);
+            self.bring_home(&claim.victims)?;
         }
         Ok(())
     }

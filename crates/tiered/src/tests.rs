@@ -2,6 +2,7 @@
 
 mod images;
 mod memory;
+mod tiers;
 mod warm;
 
 use std::collections::BTreeMap;

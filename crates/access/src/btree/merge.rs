@@ -17,6 +17,9 @@ const SPARSE_PART: usize = 4;
 /// Pages that the changes of one leaf fill in one step, at most.
 const PARTS_MAX: usize = 4;
 
+/// Most times that a step writes pages back because others have changed all that were clean.
+const ROUNDS_MAX: u32 = 3;
+
 /// A change for the tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
@@ -197,6 +200,7 @@ impl BTree {
         merged: &mut Merged,
     ) -> Result<usize> {
         let (mut most, mut repacks) = (self.count_for_parts(changes), true);
+        let mut rounds = 0;
         loop {
             let node = self.descend(changes[0].key, 0)?.expect("every tree has leaves");
             let before = Image::of(node.leaf(), |_| 0);
@@ -212,6 +216,11 @@ impl BTree {
                 Err(error) if error.is_full() && (repacks || step.changes.len() > 1) => {
                     most = if repacks { most } else { step.changes.len() / 2 };
                     repacks = false;
+                }
+                // Those who merge elsewhere have changed the pages that were clean.
+                Err(error) if error.is_full() && rounds < ROUNDS_MAX => {
+                    rounds += 1;
+                    self.write_back(usize::MAX)?;
                 }
                 Err(error) => return Err(error),
                 Ok(Reshaped::Again) => {

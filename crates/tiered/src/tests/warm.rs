@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use spinney_base::ErrorKind;
 use spinney_engine::{Engine as _, Maintain as _};
 use spinney_hot::Cached;
 use spinney_io::{Disk as _, Purpose};
@@ -175,7 +176,10 @@ fn h9_a_damaged_clean_run_is_void() {
         warm.named().unwrap().run.pieces[0].page(0)
     };
     world.disk.flip_bit(Path::new("/db/k"), page.offset() + 999, 1).unwrap();
-    world.check(&model);
+    for (key, value) in &model {
+        assert_eq!(world.get(key).as_ref(), Some(value), "{key:?}");
+    }
+    assert_eq!(world.verify().unwrap_err().kind(), ErrorKind::Corruption);
     let (mut from, mut damaged) = (Some(Vec::new()), Vec::new());
     while let Some(at) = from {
         let mut seen = world.engine.scrub(&at);
