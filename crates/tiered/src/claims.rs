@@ -4,7 +4,7 @@
 //!   keys     a ......... f ......... m ......... t ......... z
 //!   claims       [ 1: c to g )    [ 2: k to m )      ^ hand
 //!   from e on: waits for 1
-//!   from g on: takes along up to k, and goes on there once 2 has ended
+//!   from g on: takes along up to k, and the rest once 2 has ended
 //! ```
 //!
 //! Without them, a sweep that takes a record along beside another one merges an older version of it after a newer:
