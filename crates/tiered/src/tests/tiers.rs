@@ -2,10 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use spinney_base::shim::thread::spawn;
 use spinney_engine::{Chunk, Engine as _, Found, ScanRequest, SnapshotNumber, Write};
-use spinney_io::sim::Fault;
+use spinney_io::Purpose;
+use spinney_io::sim::{Call, Fault};
 use spinney_sync::hash_key;
 
 use super::{KEYSPACE, World, key, value};
@@ -178,6 +183,39 @@ impl Counting {
         self.world.engine.bring_all_home().unwrap();
         self.world.engine.hot.let_all_leave();
     }
+}
+
+/// A sweep has copied a record, which is put again while it reads leaves of others. Another sweep that takes the new one
+/// along must not bring it home before the first has ended.
+#[test]
+fn h17_a_sweep_waits_for_another_of_the_same_records() {
+    let (world, mut model) = cold();
+    let world = Arc::new(world);
+    for number in (0..40_000).step_by(200) {
+        world.put(&key(number), &value(number, 2));
+        model.insert(key(number), value(number, 2));
+    }
+    // In the same sweep as the first ones, but its leaf is not read together with theirs.
+    let late = 60 * 200;
+    let (sender, ended) = channel();
+    let beside = world.clone();
+    world.disk.act_inside(Call::Read(Purpose::WRITE_BACK), move || {
+        beside.put(&key(late), &value(late, 3));
+        let done = sender.clone();
+        let sweep = move || {
+            beside.engine.bring_all_home().unwrap();
+            done.send(()).ok();
+        };
+        _ = spawn("sweep", sweep).unwrap();
+        // It waits for the one in whose read this is.
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    world.engine.bring_all_home().unwrap();
+    ended.recv_timeout(Duration::from_secs(60)).unwrap();
+    model.insert(key(late), value(late, 3));
+    world.empty_tier();
+    assert_eq!(in_tree(&world, &key(late)), Some(value(late, 3)));
+    world.check(&model);
 }
 
 /// Points and ranges look at the tier and then at the tree: what leaves the tier meanwhile is in its leaf. Two that
