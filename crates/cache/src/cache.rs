@@ -222,6 +222,25 @@ impl Cache {
         }
     }
 
+    /// Evicts pages, the coldest first, until frames and tables take at most so many bytes. The budget stays: what is
+    /// missed next may take it up again. Pinned and dirty pages stay.
+    pub fn evict_to(&self, bytes: u64) {
+        let room = bytes.saturating_sub(self.tables.load(Relaxed)) / self.frame_bytes();
+        let most = u32::try_from(room).unwrap_or(u32::MAX >> 1);
+        loop {
+            let frame = {
+                let mut clock = self.clock.lock();
+                clock.set_limit(most);
+                let frame = clock.surplus(&self.frames, &mut |frame| self.empty(frame));
+                self.limit(&mut clock);
+                frame
+            };
+            let Some(frame) = frame else { return };
+            self.frames.give_memory_back(frame);
+            self.clock.lock().put_absent(frame);
+        }
+    }
+
     /// Removes the page of a held frame; the frame stays held.
     pub(crate) fn empty(&self, frame: u32) {
         #[expect(clippy::cast_possible_truncation, reason = "it is noted modulo 2^31")]

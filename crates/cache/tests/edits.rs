@@ -458,3 +458,22 @@ fn threads_lose_no_edit() {
     println!("{all} edits, {stats:?}");
     assert!(all > 100 && stats.written_back > 100 && stats.evicted > 100);
 }
+
+#[test]
+fn evicted_pages_leave_room_within_the_budget() {
+    let file = file(8, 0);
+    let cache = file.cache();
+    for page in 0..6 {
+        _ = file.look(id(page, 1), filled(page.into(), 0)).unwrap();
+    }
+    store(&file.fresh(id(7, 1)).unwrap(), 7, 0);
+    let budget = cache.bytes();
+    cache.evict_to(4096 + 3 * frame_bytes(0));
+    assert_eq!((cache.used(), cache.bytes()), (4096 + 3 * frame_bytes(0), budget));
+    assert_eq!(content(&file.find(id(7, 1)).unwrap(), 0), 7, "it is dirty");
+    cache.evict_to(0);
+    assert_eq!(cache.used(), 4096 + frame_bytes(0));
+    for page in 0..6 {
+        assert!(file.look(id(page, 1), filled(page.into(), 0)).unwrap().is_cached());
+    }
+}

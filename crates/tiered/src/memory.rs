@@ -59,6 +59,13 @@ impl Tiered {
         if let Some(cache) = self.pages.cache().filter(is_other) {
             cache.set_bytes(pages);
         }
+        if let Some(cache) = self.pages.cache() {
+            // Frames above the share are lent for steps.
+            let share = both.saturating_sub(self.hot.bytes());
+            if share < pages && cache.used() > share {
+                cache.evict_to(share);
+            }
+        }
         self.tell_account(both, others);
     }
 
