@@ -145,3 +145,19 @@ fn h21_records_that_change_tiers_are_never_missed() {
     println!("{} records left the tree", world.engine.left_tree());
     assert!(world.engine.left_tree() > 100, "{} changed tiers", world.engine.left_tree());
 }
+
+/// A keyspace whose share is less than a step needs gives the frames of its steps back.
+#[test]
+fn frames_above_the_share_are_lent() {
+    let share = 400 << 10;
+    let world = World::new(share);
+    (0..8000).for_each(|number| world.put(&key(number), &value(number, 1)));
+    world.empty_tier();
+    world.checkpoint();
+    let used = || world.engine.hot.bytes() + world.engine.pages.cache().unwrap().used();
+    (0..8000).for_each(|number| assert!(world.get(&key(number)).is_some()));
+    assert!(used() > share, "{} bytes", used());
+    world.engine.background().unwrap();
+    assert!(used() <= share, "{} bytes", used());
+    assert_eq!(world.verify().unwrap(), 8000);
+}
