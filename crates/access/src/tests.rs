@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use spinney_engine::{Chunk, Direction, Found, ScanRequest};
 use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_io::{Disk as _, Purpose};
 
 use crate::pages::PageKind;
 use crate::world::{Changes, Model, World};
@@ -568,4 +569,57 @@ fn h19_less_memory_under_changed_pages() {
     assert!(cache.used() <= less, "{} bytes", cache.used());
     world.checkpoint().unwrap();
     world.check(&model);
+}
+
+/// The leaves of a range are read together, and none beyond it.
+#[test]
+fn ranges_read_ahead() {
+    for order in [0, 2] {
+        let (world, mut model) = (World::new(1, order, 400), Model::new());
+        let all: Changes = (0..9000).map(|number| (name(number), Some(vec![1; 200]))).collect();
+        world.merge_into(&mut model, &all).unwrap();
+        world.checkpoint().unwrap();
+        let world = world.reopened(world.disk.crash(CrashMode::LoseAll), order, 400);
+        // Calls and bytes that read what a range needs, and its records.
+        let read = |direction: Direction, (from, to): (u64, u64), records: usize| {
+            let cache = world.tree.pages.file().cache();
+            cache.evict_to(0);
+            let (lower, upper) = (name(from), name(to));
+            let request = ScanRequest {
+                lower: Bound::Included(&lower),
+                upper: Bound::Excluded(&upper),
+                direction,
+                records_wanted: records,
+                records_max: records,
+                bytes_max: usize::MAX,
+                keys_only: false,
+            };
+            let counts = || {
+                let counts = world.disk.counters().snapshot();
+                let of = counts.by_purpose[Purpose::LOOKUP.index()];
+                (of.reads, of.read_bytes >> (12 + order))
+            };
+            let before = counts();
+            let mut chunk = Chunk::default();
+            world.tree.scan(&request, &mut chunk).unwrap();
+            let after = counts();
+            (after.0 - before.0, after.1 - before.1, chunk.len())
+        };
+        for direction in [Direction::Forward, Direction::Reverse] {
+            // The first range learns how long leaves are.
+            read(direction, (0, 9000), 100);
+            let (calls, pages, records) = read(direction, (100, 8000), 1000);
+            assert_eq!(records, 1000);
+            let leaves = 1000 * 220 / (4096 << order) as u64;
+            assert!(pages >= leaves, "{pages} pages of {leaves}");
+            assert!(pages <= leaves * 2 + 8, "{pages} pages of {leaves}");
+            assert!(calls * 4 <= pages * 3, "order {order}: {calls} calls for {pages} pages");
+            let (_, pages, records) = read(direction, (4000, 4030), 1000);
+            assert_eq!(records, 30);
+            assert!(
+                pages <= 30 * 220 / (4096 << order) as u64 * 2 + 4,
+                "{pages} pages for 30 records"
+            );
+        }
+    }
 }

@@ -87,7 +87,9 @@ impl Tiered {
                 ScanRequest { lower: bounds(&part.0).0, upper: bounds(&part.0).1, ..*request };
             cold.clear();
             match self.tree() {
-                Some(tree) if !is_empty(&clipped) => tree.scan(&clipped, &mut cold)?,
+                Some(tree) if !is_empty(&clipped) => {
+                    tree.scan_part(&clipped, request, &mut cold)?
+                }
                 _ => cold.finished = true,
             }
             if self.left_tree() != left {

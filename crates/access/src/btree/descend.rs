@@ -49,7 +49,7 @@ pub(crate) enum Toward<'k> {
 impl Toward<'_> {
     /// The entry of an inner node that leads there.
     #[inline]
-    fn entry(self, node: Leaf<'_>) -> usize {
+    pub(crate) fn entry(self, node: Leaf<'_>) -> usize {
         match self {
             Toward::Key(key) => entry_for(node, key),
             Toward::Below(key) => node.search(key).unwrap_or_else(|at| at).saturating_sub(1),
@@ -130,8 +130,8 @@ impl BTree {
         }
     }
 
-    /// Returns the leaf for a key if all on its way is in memory, and nobody changes it.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<Node<'_>> {
+    /// Returns a leaf if all on its way is in memory, and nobody changes it.
+    pub(crate) fn find(&self, to: Toward<'_>) -> Option<Node<'_>> {
         let root = self.root.see();
         let (mut at, mut at_level, mut parent) = (root.place, root.level, Parent::Root(root));
         loop {
@@ -143,7 +143,7 @@ impl BTree {
                 return Some(Node { look, place: at, level: 0 });
             }
             let node = leaf_of(look.words());
-            let child = place_at(node, entry_for(node, key));
+            let child = place_at(node, to.entry(node));
             if !self.pages.is_valid(look.sight()) {
                 return None;
             }

@@ -1,10 +1,11 @@
 //! Ranges from either end, leaf by leaf.
 //!
 //! A scan continues by key, from the bound of the leaf that it read: what lies behind may have moved meanwhile
-//! (rule H4). It holds nothing between two leaves.
+//! (rule H4). It holds nothing between two leaves. A leaf that is not in memory is read together with those that follow it.
 
 use std::ops::{Bound, Range};
 
+use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Direction, ScanRequest, overlay};
 use spinney_leaf::Leaf;
@@ -19,6 +20,19 @@ impl BTree {
     /// # Errors
     /// `Corruption` or `Io`.
     pub fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        self.scan_part(request, request, chunk)
+    }
+
+    /// As [`BTree::scan`], for a request that is a part of a `range`, of which more is asked for next.
+    ///
+    /// # Errors
+    /// As [`BTree::scan`].
+    pub fn scan_part(
+        &self,
+        request: &ScanRequest<'_>,
+        range: &ScanRequest<'_>,
+        chunk: &mut Chunk,
+    ) -> Result<()> {
         let is_forward = request.direction == Direction::Forward;
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let mut near = owned(if is_forward { request.lower } else { request.upper });
@@ -34,7 +48,14 @@ impl BTree {
                 (false, Bound::Excluded(key)) => Toward::Below(key),
                 (false, Bound::Unbounded) => Toward::End,
             };
-            let node = self.descend_to(at, 0)?.expect("every tree has leaves");
+            let node = match self.find(at) {
+                Some(node) => node,
+                None => {
+                    let records = request.records_wanted.min(request.records_max);
+                    self.read_range_ahead(at, records.saturating_sub(chunk.len()), range);
+                    self.descend_to(at, 0)?.expect("every tree has leaves")
+                }
+            };
             let (leaf, before) = (node.leaf(), chunk.len());
             passed.clear();
             let is_end = if is_forward {
@@ -48,6 +69,7 @@ impl BTree {
                 chunk.truncate(before);
                 continue;
             }
+            self.note_records(leaf.len());
             if is_stopped {
                 return Ok(());
             }
@@ -69,8 +91,18 @@ impl BTree {
     }
 }
 
+impl BTree {
+    /// Notes the number of records of a leaf, unless it is about what was noted.
+    fn note_records(&self, count: usize) {
+        let noted = self.leaf_records.load(Relaxed);
+        if count > noted * 2 || count * 2 < noted {
+            self.leaf_records.store(count, Relaxed);
+        }
+    }
+}
+
 /// Whether nothing of a range lies below a key.
-fn is_not_above(request: &ScanRequest<'_>, key: &[u8]) -> bool {
+pub(crate) fn is_not_above(request: &ScanRequest<'_>, key: &[u8]) -> bool {
     match request.lower {
         Bound::Included(lower) | Bound::Excluded(lower) => key <= lower,
         Bound::Unbounded => false,

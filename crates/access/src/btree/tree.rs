@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use spinney_base::Result;
+use spinney_base::shim::atomic::AtomicUsize;
 use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_cache::Cache;
 use spinney_engine::{Found, Resident};
@@ -10,6 +11,7 @@ use spinney_extent::Store;
 use spinney_leaf::Bounds;
 use spinney_wal::Log;
 
+use crate::btree::descend::Toward;
 use crate::btree::root::Root;
 use crate::pages::{CowPages, LARGE, PageKind};
 use crate::place::TreeRoot;
@@ -22,6 +24,8 @@ pub struct BTree {
     /// Held by one thread that writes pages back.
     pub(crate) writing: Mutex<()>,
     pub(crate) log: Arc<Log>,
+    /// About the records of a leaf, as ranges have found; 0 before the first.
+    pub(crate) leaf_records: AtomicUsize,
 }
 
 impl BTree {
@@ -44,7 +48,7 @@ impl BTree {
             fresh.name();
             Root::new(place, 0)
         };
-        Ok(BTree { pages, root, writing: Mutex::new(()), log })
+        Ok(BTree { pages, root, writing: Mutex::new(()), log, leaf_records: AtomicUsize::new(0) })
     }
 
     /// Opens a tree that a slot names. It reads nothing: the caller asks for the extents that the tree owns
@@ -58,7 +62,13 @@ impl BTree {
         root: TreeRoot,
     ) -> BTree {
         let pages = CowPages::new(store, cache, order);
-        BTree { pages, root: Root::new(root.place, root.level), writing: Mutex::new(()), log }
+        BTree {
+            pages,
+            root: Root::new(root.place, root.level),
+            writing: Mutex::new(()),
+            log,
+            leaf_records: AtomicUsize::new(0),
+        }
     }
 
     /// Returns the binary logarithm of the 4 KiB pages of a page.
@@ -120,7 +130,7 @@ impl BTree {
     /// The same from pages in memory only. It waits for nobody.
     pub fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
         let start = out.len();
-        let Some(node) = self.find(key) else { return Resident::Unknown };
+        let Some(node) = self.find(Toward::Key(key)) else { return Resident::Unknown };
         let leaf = node.leaf();
         let slot = leaf.search(key).ok().map(|index| leaf.slot(index));
         if let Some(slot) = slot {

@@ -222,6 +222,25 @@ fn h23_large_values_that_go_beside_a_checkpoint_stay_for_its_root() {
     again.verify().unwrap();
 }
 
+/// The tree names what a clean record names, so a put over it frees nothing: the merge does, once.
+#[test]
+fn h23_a_put_over_a_clean_record_frees_nothing() {
+    let world = World::new(MEMORY);
+    world.put_large(&key(1), 7);
+    world.empty_tier();
+    world.checkpoint();
+    assert!(world.get(&key(1)).is_some());
+    assert_eq!((world.engine.hot.len(), world.engine.hot.dirty()), (1, 0), "it was promoted");
+    let live = || world.engine.values.counts().values;
+    world.put(&key(1), b"small");
+    assert_eq!(live(), 1, "the tree names it");
+    world.engine.bring_all_home().unwrap();
+    world.checkpoint();
+    assert_eq!(live(), 0);
+    assert_eq!(world.get(&key(1)).unwrap(), b"small");
+    world.verify().unwrap();
+}
+
 /// What no leaf names after a crash is free once a verification has read them.
 #[test]
 fn h23_what_no_leaf_names_is_found_out() {
