@@ -267,3 +267,30 @@ fn h4_readers_look_at_the_tier_first() {
 fn h17_sweeps_beside_each_other_keep_the_newest() {
     nobody_reads_backwards(2, 100_000);
 }
+
+/// Pages that a write-back has allocated, and that nothing names yet, are no damage.
+#[test]
+fn h25_a_verification_beside_write_backs_finds_nothing() {
+    let (world, _) = cold();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 2.. {
+                for number in (0..40_000).step_by(500) {
+                    world.put(&key(number), &value(number, round));
+                }
+                world.engine.bring_all_home().unwrap();
+                while world.engine.tree().unwrap().write_back(4).unwrap() > 0 {}
+                if is_done.load(SeqCst) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..15 {
+            let verified = world.verify();
+            is_done.store(verified.is_err(), SeqCst);
+            assert_eq!(verified.unwrap(), 40_000);
+        }
+        is_done.store(true, SeqCst);
+    });
+}
