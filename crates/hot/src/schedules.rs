@@ -112,7 +112,7 @@ fn h8_no_gap_bit_is_set_for_what_has_left() {
         (0..4).for_each(|number| shared.read(number));
         let mut found = Records::default();
         std::mem::swap(&mut found, &mut piece.records);
-        shared.tier.set_gaps(seen, &[], None);
+        shared.tier.set_gaps(seen, std::ops::Bound::Unbounded, None);
         sweeper.join().unwrap();
         shared.tier.range(None, Direction::Forward, usize::MAX, &mut piece);
         shared.no_cold_record_in_a_gap(&piece);

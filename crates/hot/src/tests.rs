@@ -2,6 +2,7 @@
 //! the tier, and every gap bit is true.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use proptest::prelude::*;
 use spinney_base::ValueRef;
@@ -144,16 +145,21 @@ impl World {
     }
 
     /// Promotes all of a range, and says so in gap bits.
-    fn close_gaps(&mut self, from: &[u8], to: Option<&[u8]>) {
+    fn close_gaps(&mut self, from: Bound<&[u8]>, to: Option<&[u8]>) {
         let mut piece = Piece::default();
-        self.tier.range(Some(from), Direction::Forward, usize::MAX, &mut piece);
+        let (Bound::Included(first) | Bound::Excluded(first)) = from else { unreachable!() };
+        self.tier.range(Some(first), Direction::Forward, usize::MAX, &mut piece);
         let seen = piece.seen.unwrap();
         let end = match (piece.upper, to) {
             (None, to) => to.map(<[u8]>::to_vec),
             (Some(upper), Some(to)) if *to < *upper => Some(to.to_vec()),
             (upper, _) => upper,
         };
-        let keys: Vec<_> = self.cold.range(from.to_vec()..).map(|(key, _)| key.clone()).collect();
+        let keys: Vec<_> = self
+            .cold
+            .range::<[u8], _>((from, Bound::Unbounded))
+            .map(|(key, _)| key.clone())
+            .collect();
         let within = |key: &Vec<u8>| end.as_ref().is_none_or(|end| key < end);
         if keys.iter().take_while(|key| within(key)).all(|key| self.promote(key)) {
             self.tier.set_gaps(seen, from, end.as_deref());
@@ -204,11 +210,13 @@ fn play(seed: u64, memory: u64, keys: u64, steps: usize) {
             6 | 7 => world.put(&key, None),
             8 => assert_eq!(world.get(&key), world.model.get(&key).cloned()),
             9 | 10 => _ = world.promote(&key),
-            11 => world.close_gaps(&key, None),
+            11 => world.close_gaps(Bound::Included(&key), None),
             12 => {
                 let to = self::key(random.next_u64() % keys);
                 if to > key {
-                    world.close_gaps(&key, Some(&to));
+                    let is_included = random.next_u64().is_multiple_of(2);
+                    let from = if is_included { Bound::Included } else { Bound::Excluded };
+                    world.close_gaps(from(&key[..]), Some(&to));
                 }
             }
             13 => {

@@ -1,5 +1,7 @@
 //! The tier: leaves found by their lower bounds, and what is done with single records.
 
+use std::ops::Bound;
+
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
@@ -533,9 +535,9 @@ impl HotTier {
     }
 
     /// Sets the gap bits of all that lies between two keys in the leaf that was seen (rule H8): the cold
-    /// structure was read from `from` up to `to` since then, and the tier has all that was found.
-    /// `None` is the end of all keys. Returns whether nothing left the leaf meanwhile.
-    pub fn set_gaps(&self, seen: Seen, from: &[u8], to: Option<&[u8]>) -> bool {
+    /// structure was read from the bound `from` up to `to` since then, and the tier has all that was found.
+    /// `None` is the end of all keys. Of a key that is excluded nothing is known. Returns whether nothing left the leaf meanwhile.
+    pub fn set_gaps(&self, seen: Seen, from: Bound<&[u8]>, to: Option<&[u8]>) -> bool {
         let held = self.latch(seen.home.block());
         let leaf = held.leaf;
         if !held.is_as(seen) {
@@ -547,10 +549,15 @@ impl HotTier {
         let has_upper = leaf.upper(&mut upper);
         // Span 0 lies before the first record, span n behind the n-th one.
         let count = leaf.len();
-        let first = match from <= &lower[..] {
-            true => 0,
-            false if has_upper && from >= &upper[..] => count + 1,
-            false => leaf.search(from).unwrap_or_else(|at| at) + 1,
+        let behind = |key: &[u8]| match has_upper && key >= &upper[..] {
+            true => count + 1,
+            false => leaf.search(key).unwrap_or_else(|at| at) + 1,
+        };
+        let first = match from {
+            Bound::Unbounded => 0,
+            Bound::Included(key) if key <= &lower[..] => 0,
+            Bound::Excluded(key) if key < &lower[..] => 0,
+            Bound::Included(key) | Bound::Excluded(key) => behind(key),
         };
         let end = match to {
             Some(to) if to <= &lower[..] => 0,

@@ -98,10 +98,7 @@ impl Tiered {
                 return;
             }
         }
-        let begin = match read.near {
-            Bound::Unbounded => &[][..],
-            Bound::Included(key) | Bound::Excluded(key) => key,
-        };
+        let begin = read.near.as_ref().map(Vec::as_slice);
         // The begin itself, where it is no record.
         if let Bound::Included(key) = read.near
             && key != first

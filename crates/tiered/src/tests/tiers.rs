@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use spinney_base::runtime::SplitMix;
 use spinney_base::shim::thread::spawn;
 use spinney_engine::{Chunk, Engine as _, Found, ScanRequest, SnapshotNumber, Write};
+use spinney_hot::{Hand, Records};
 use spinney_io::Purpose;
 use spinney_io::sim::{Call, Fault};
 use spinney_sync::hash_key;
@@ -293,4 +295,67 @@ fn h25_a_verification_beside_write_backs_finds_nothing() {
         }
         is_done.store(true, SeqCst);
     });
+}
+
+/// Short ranges close gaps, whatever their bounds are, and what leaves opens them: each range has what the model has.
+#[test]
+fn h8_ranges_over_gaps_miss_nothing() {
+    for seed in 0..20 {
+        let world = World::new(MEMORY);
+        world.engine.set_option("promotion", "1").unwrap();
+        let mut random = SplitMix(seed);
+        let mut draw = |of: u64| random.next_u64() % of;
+        // The first key of all is the empty one; others begin leaves of the tier.
+        let key = |number: u64| if number == 0 { Vec::new() } else { key(number) };
+        let mut model: Model = (0..300).map(|number| (key(number), value(number, 1))).collect();
+        model.iter().for_each(|(key, value)| world.put(key, value));
+        world.empty_tier();
+        for _ in 0..600 {
+            let (from, count) = (draw(300), 1 + draw(20) as usize);
+            match draw(12) {
+                0 => {
+                    world.put(&key(from), &value(from, 2));
+                    model.insert(key(from), value(from, 2));
+                }
+                1 => {
+                    world.remove(&key(from));
+                    model.remove(&key(from));
+                }
+                2 => {
+                    let mut hand = Hand::default();
+                    (0..draw(9)).for_each(|_| {
+                        world.engine.hot.advance(&mut hand, false, &mut Records::default());
+                    });
+                }
+                3 => world.engine.bring_all_home().unwrap(),
+                _ => {}
+            }
+            let (lower, upper) = (key(from), key(from + draw(30)));
+            let lower = match draw(5) {
+                0 => Bound::Unbounded,
+                1 | 2 => Bound::Included(&lower[..]),
+                _ => Bound::Excluded(&lower[..]),
+            };
+            let upper = match draw(3) {
+                0 => Bound::Unbounded,
+                1 => Bound::Included(&upper[..]),
+                _ => Bound::Excluded(&upper[..]),
+            };
+            let request = ScanRequest {
+                lower,
+                upper,
+                records_wanted: count,
+                records_max: count,
+                bytes_max: usize::MAX,
+                keys_only: false,
+                ..ScanRequest::FIRST_KEY
+            };
+            let mut chunk = Chunk::default();
+            world.engine.scan(&request, &mut chunk).unwrap();
+            let found: Vec<_> = (0..chunk.len()).map(|index| chunk.get(index).0.to_vec()).collect();
+            let all = model.keys().filter(|key| request.contains(key)).take(count).cloned();
+            assert_eq!(found, all.take(found.len().max(1)).collect::<Vec<_>>(), "seed {seed}");
+            assert!(!chunk.finished || found.len() <= count);
+        }
+    }
 }
