@@ -429,7 +429,7 @@ fn p22_damaged_pages_are_told() {
 /// A file that ends early, at any place: either all records are saved, or it is told that some are not.
 #[test]
 fn p22_a_file_that_ends_early_is_told() {
-    for seed in seeds(3) {
+    for seed in 0..3 {
         let mut old = Old::new(seed, true);
         old.write([60, 700, 3_000][seed as usize]);
         let (disk, model) = old.close();
