@@ -222,7 +222,7 @@ impl Cache {
         }
     }
 
-    /// Evicts pages, the coldest first, until frames and tables take at most so many bytes. The budget stays: what is
+    /// Evicts pages, the coldest first, until frames and tables take at most this number of bytes. The budget stays: what is
     /// missed next may take it up again. Pinned and dirty pages stay.
     pub fn evict_to(&self, bytes: u64) {
         let room = bytes.saturating_sub(self.tables.load(Relaxed)) / self.frame_bytes();

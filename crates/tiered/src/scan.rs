@@ -81,10 +81,9 @@ impl Tiered {
                 true => piece.upper.clone().map(Bound::Excluded),
                 false => (!piece.lower.is_empty()).then(|| Bound::Included(piece.lower.clone())),
             };
-            let part = clipped(request, &near, end.as_ref(), is_forward);
-            let is_clipped = part.1;
+            let (part, is_clipped) = clipped(request, &near, end.as_ref(), is_forward);
             let clipped =
-                ScanRequest { lower: bounds(&part.0).0, upper: bounds(&part.0).1, ..*request };
+                ScanRequest { lower: bounds(&part).0, upper: bounds(&part).1, ..*request };
             cold.clear();
             match self.tree() {
                 Some(tree) if !is_empty(&clipped) => {
