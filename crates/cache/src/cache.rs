@@ -214,25 +214,26 @@ impl Cache {
     }
 
     pub(crate) fn shrink(&self) {
-        loop {
-            let frame = self.clock.lock().surplus(&self.frames, &mut |frame| self.empty(frame));
-            let Some(frame) = frame else { return };
-            self.frames.give_memory_back(frame);
-            self.clock.lock().put_absent(frame);
-        }
+        self.evict(None);
     }
 
     /// Evicts pages, the coldest first, until frames and tables take at most this number of bytes. The budget stays: what is
     /// missed next may take it up again. Pinned and dirty pages stay.
     pub fn evict_to(&self, bytes: u64) {
         let room = bytes.saturating_sub(self.tables.load(Relaxed)) / self.frame_bytes();
-        let most = u32::try_from(room).unwrap_or(u32::MAX >> 1);
+        self.evict(Some(u32::try_from(room).unwrap_or(u32::MAX >> 1)));
+    }
+
+    /// Evicts pages above the limit, or above another number of frames.
+    fn evict(&self, most: Option<u32>) {
         loop {
             let frame = {
                 let mut clock = self.clock.lock();
-                clock.set_limit(most);
+                most.into_iter().for_each(|most| clock.set_limit(most));
                 let frame = clock.surplus(&self.frames, &mut |frame| self.empty(frame));
-                self.limit(&mut clock);
+                if most.is_some() {
+                    self.limit(&mut clock);
+                }
                 frame
             };
             let Some(frame) = frame else { return };

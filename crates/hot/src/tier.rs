@@ -536,7 +536,8 @@ impl HotTier {
 
     /// Sets the gap bits of all that lies between two keys in the leaf that was seen (rule H8): the cold
     /// structure was read from the bound `from` up to `to` since then, and the tier has all that was found.
-    /// `None` is the end of all keys. Of a key that is excluded nothing is known. Returns whether nothing left the leaf meanwhile.
+    /// `None` is the end of all keys. Of a key that is excluded nothing is known. Returns whether nothing left the
+    /// leaf meanwhile.
     pub fn set_gaps(&self, seen: Seen, from: Bound<&[u8]>, to: Option<&[u8]>) -> bool {
         let held = self.latch(seen.home.block());
         let leaf = held.leaf;

@@ -72,6 +72,8 @@ pub struct Tiered {
     pub(crate) pre_images: PreImages,
     /// Made when the first record is merged; replaced by a bulk load.
     pub(crate) tree: OnceLock<ArcSwap<BTree>>,
+    /// Held by whoever makes it.
+    making: Mutex<()>,
     /// Trees that were replaced, until no reader is in them.
     pub(crate) replaced: Mutex<Vec<Arc<BTree>>>,
     /// What the newest slot names.
@@ -179,6 +181,7 @@ impl Tiered {
             hot: HotTier::new(TIER_BYTES_MIN),
             pre_images,
             tree: OnceLock::new(),
+            making: Mutex::new(()),
             replaced: Mutex::new(Vec::new()),
             named: Mutex::new(payload),
             sweeps: Sweeps::default(),
@@ -205,7 +208,7 @@ impl Tiered {
     /// `Full`, `Poisoned` or `Io`.
     pub(crate) fn tree_made(&self) -> Result<Guard<Arc<BTree>>> {
         if self.tree.get().is_none() {
-            let _alone = self.sweeps.making.lock();
+            let _alone = self.making.lock();
             if self.tree.get().is_none() {
                 self.set_tree(self.empty_tree()?);
             }

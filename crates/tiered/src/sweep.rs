@@ -38,7 +38,8 @@ const PASSES_AT_ONCE: u64 = 256;
 const MET_MAX: usize = 64;
 /// Sweeps beside each other: while one waits for the disk, others merge. With more, more records are copied.
 const SWEEPERS_MAX: u64 = 3;
-/// Each has so many times the least memory of pages.
+/// A sweep more is worth this many times the least memory of pages. With less, it finds no frames; with more, small
+/// keyspaces sweep one at a time.
 const PAGES_EACH: u64 = 3;
 
 /// Which part of the changes that are merged are new records: a moving average, for estimates.
@@ -72,8 +73,6 @@ impl Default for Novelty {
 pub(crate) struct Sweeps {
     /// What is swept at the moment.
     pub(crate) claims: Claims,
-    /// Held by whoever makes the tree.
-    pub(crate) making: Mutex<()>,
     pub(crate) novelty: Novelty,
     /// Records that were read and found no room, and puts, up to the last look.
     refused: AtomicU64,

@@ -48,13 +48,13 @@ impl BTree {
         usize::try_from(frames).unwrap_or(usize::MAX).min(BATCH_LEAVES)
     }
 
-    /// Reads the first leaf of a range, and those that follow it in the range's direction, for so many records, as far
-    /// as the parent of the first one names them.
+    /// Reads the first leaf of a range, and those that follow it in the range's direction, for this number of records, as
+    /// far as the parent of the first one names them.
     pub(crate) fn read_range_ahead(&self, to: Toward<'_>, records: usize, range: &ScanRequest<'_>) {
-        let records_each = self.leaf_records.load(Relaxed).max(1);
-        let by_bytes = range.bytes_max / self.pages.page_bytes() + 1;
-        let most = (records / records_each + 1).min(by_bytes).min(self.batch_max());
-        if most < 2 || self.leaf_records.load(Relaxed) == 0 {
+        let Some(leaves) = records.checked_div(self.leaf_records.load(Relaxed)) else { return };
+        let by_bytes = range.bytes_max / self.pages.page_bytes();
+        let most = (leaves.min(by_bytes) + 1).min(self.batch_max());
+        if most < 2 {
             return;
         }
         let Ok(Some(parent)) = self.descend_to(to, 1) else { return };
