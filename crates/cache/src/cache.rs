@@ -42,6 +42,8 @@ pub struct Cache {
     budget: AtomicU64,
     /// Frames that stay as long as dirty pages need them, though the budget has shrunk.
     floor: AtomicU64,
+    /// Frames that there are whatever tables take.
+    least: AtomicU64,
     /// Bytes of all tables that are charged.
     pub(crate) tables: AtomicU64,
     /// Whether its files are editable; a cache has files of one sort.
@@ -97,6 +99,7 @@ impl Cache {
             files: RwLock::new(Vec::new()),
             budget: AtomicU64::new(0),
             floor: AtomicU64::new(0),
+            least: AtomicU64::new(0),
             tables: AtomicU64::new(0),
             is_editable: OnceLock::new(),
             kinds: std::array::from_fn(|_| OnceLock::new()),
@@ -142,6 +145,18 @@ impl Cache {
         self.floor.store(self.frames_for_dirty(), Relaxed);
         self.limit(&mut self.clock.lock());
         self.shrink();
+    }
+
+    /// Lets there be this many frames, whatever tables and budget say: what the work of an owner needs.
+    pub fn keep_frames(&self, least: u64) {
+        self.least.store(least, Relaxed);
+        self.limit(&mut self.clock.lock());
+    }
+
+    /// Returns the bytes of all tables: 4 for each page of a file up to the last that was cached.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.tables.load(Relaxed)
     }
 
     /// Returns the budget, in bytes.
@@ -205,10 +220,11 @@ impl Cache {
     /// Computes the number of frames from the budget and the tables.
     pub(crate) fn limit(&self, clock: &mut Clock) {
         let room = self.bytes().saturating_sub(self.tables.load(Relaxed)) / self.frame_bytes();
-        let least = match self.floor.load(Relaxed) {
+        let for_dirty = match self.floor.load(Relaxed) {
             0 => 0,
             floor => floor.min(self.frames_for_dirty()),
         };
+        let least = for_dirty.max(self.least.load(Relaxed));
         // Frames have no higher numbers.
         clock.set_limit(u32::try_from(room.max(least)).unwrap_or(u32::MAX).min(u32::MAX >> 1));
     }

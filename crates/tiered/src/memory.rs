@@ -36,9 +36,9 @@ impl Tiered {
             + self.copied_bytes()
     }
 
-    /// Bytes that all inner nodes take: with them in memory a lookup reads one page at most.
+    /// Bytes that all inner nodes and the table of pages take: with them in memory a lookup reads one page at most.
     fn node_bytes(&self) -> u64 {
-        self.tree().map_or(0, |tree| tree.pages() * NODE_ENTRY_BYTES)
+        self.tree().map_or(0, |tree| tree.pages() * NODE_ENTRY_BYTES) + self.pages.table_bytes()
     }
 
     /// Divides the memory between the tier and pages, and counts what is used.

@@ -17,9 +17,9 @@ const FRAMES_MIN: [u64; 3] = [120, 80, 56];
 /// Bytes of the cache beside its frames, at most, where it is small.
 const TABLE_BYTES: u64 = 32 << 10;
 
-/// Least memory of pages of an order, in bytes.
-fn bytes_min(order: u8) -> u64 {
-    FRAMES_MIN[usize::from(order)] * frame_bytes(u32::from(order)) + TABLE_BYTES
+/// Least memory of pages of an order, in bytes, with so many of tables.
+fn bytes_min(order: u8, tables: u64) -> u64 {
+    FRAMES_MIN[usize::from(order)] * frame_bytes(u32::from(order)) + tables.max(TABLE_BYTES)
 }
 
 /// The frames of a keyspace. Thread-safe.
@@ -51,7 +51,12 @@ impl Pages {
 
     /// Returns the least memory that pages work with, in bytes: none before there are any.
     pub(crate) fn bytes_min(&self) -> u64 {
-        self.cache.get().map_or(0, |_| bytes_min(self.order()))
+        self.cache.get().map_or(0, |cache| bytes_min(self.order(), cache.table_bytes()))
+    }
+
+    /// Returns the bytes of tables.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.cache.get().map_or(0, |cache| cache.table_bytes())
     }
 
     /// Returns the cache, once there are pages.
@@ -63,8 +68,12 @@ impl Pages {
     /// Returns the cache, which is made if there is none, and the order.
     pub(crate) fn make(&self) -> (&Arc<Cache>, u8) {
         let order = self.order.lock();
-        let bytes = bytes_min(*order);
-        let cache = self.cache.get_or_init(|| Cache::with_frames(bytes, u32::from(*order)));
+        let cache = self.cache.get_or_init(|| {
+            let cache = Cache::with_frames(bytes_min(*order, 0), u32::from(*order));
+            // The file may become so long that its table takes all of the least memory.
+            cache.keep_frames(FRAMES_MIN[usize::from(*order)]);
+            cache
+        });
         (cache, *order)
     }
 }

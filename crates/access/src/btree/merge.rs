@@ -328,7 +328,11 @@ impl BTree {
         if !self.is_one(level, &image) {
             return Ok(false);
         }
-        Ok(self.reshape(level, &old, image, &|| ())? == Reshaped::Done)
+        match self.reshape(level, &old, image, &|| ()) {
+            // They stay as they are.
+            Err(error) if error.is_full() => Ok(false),
+            reshaped => Ok(reshaped? == Reshaped::Done),
+        }
     }
 
     /// Copies the page of a level for a key and its neighbour under the same parent: the one behind it, or before it

@@ -23,7 +23,7 @@ use spinney_leaf::{Bounds, Coming, Entry, Image, Leaf, Records, record_words};
 use crate::btree::descend::{Node, place_at};
 use crate::btree::root::{RootHeld, RootSeen};
 use crate::btree::tree::BTree;
-use crate::pages::{Fresh, PageKind, leaf_of};
+use crate::pages::{Fresh, PageKind, leaf_of, no_frame};
 use crate::place::{PLACE_BYTES, Place};
 
 /// Sixteenths of a page that are filled when records are spread. With more, the next records divide it;
@@ -125,8 +125,9 @@ impl BTree {
             }
             let Some(parent) = self.descend(&image.lower, level + 1)? else { return Ok(None) };
             if !parent.look.is_cached() {
+                // All frames may be dirty, or those of this step.
                 self.write_back(usize::MAX)?;
-                return Ok(None);
+                return Err(no_frame());
             }
             let places = old_here.iter().map(|(_, place, _)| *place);
             let Some(first) = first_entry(parent.leaf(), &image.lower, places) else {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use spinney_engine::{Chunk, Engine as _, Found, Maintain as _, ScanRequest};
+use spinney_base::ValueRef;
+use spinney_engine::{Chunk, Engine as _, Found, Maintain as _, ScanRequest, SnapshotNumber};
 
 use super::{World, key, value};
 
@@ -160,4 +161,33 @@ fn frames_above_the_share_are_lent() {
     world.engine.background().unwrap();
     assert!(used() <= share, "{} bytes", used());
     assert_eq!(world.verify().unwrap(), 8000);
+}
+
+/// H19: the table of a long file takes more than the least memory of pages, which stays what steps need.
+#[test]
+fn h19_a_long_file_leaves_frames_for_a_step() {
+    let world = World::new(1 << 20);
+    // Pages behind these have entries in the table behind theirs: 4 bytes for each of 2^20.
+    let store = world.engine.store();
+    let mut others: Vec<_> = (0..32).map(|_| store.allocate(15).unwrap().0).collect();
+    while others[others.len() - 1].page <= others[31].page {
+        others.push(store.allocate(0).unwrap().0);
+    }
+    let mut load = world.engine.bulk().unwrap();
+    let mut model = BTreeMap::new();
+    for number in 0..6000 {
+        load.push(&key(number), ValueRef::inline(&value(number, 1))).unwrap();
+        model.insert(key(number), value(number, 1));
+    }
+    load.install(SnapshotNumber::NONE).unwrap();
+    for number in (0..6000).step_by(7) {
+        world.put(&key(number), &value(number, 2));
+        model.insert(key(number), value(number, 2));
+        world.engine.background().unwrap();
+    }
+    world.empty_tier();
+    others.into_iter().for_each(|extent| store.release(extent));
+    world.check(&model);
+    world.checkpoint();
+    world.after_crash(1 << 20).unwrap().check(&model);
 }
