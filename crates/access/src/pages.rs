@@ -321,8 +321,7 @@ impl CowPages {
 
     /// Whether it would be, with this number of pages more.
     fn is_crowded_with(&self, pages: usize) -> bool {
-        let cache = self.file.cache();
-        cache.dirty_bytes() + (pages * self.page_bytes()) as u64 > cache.bytes() / 4 * 3
+        self.file.cache().is_dirty_beyond(3, pages as u64)
     }
 
     /// Removes a page from memory that was taken to be changed, and that nothing names any more.

@@ -90,7 +90,7 @@ impl Maintain for Tiered {
         worked |= self.sweep_in_background()? || self.merge_in_quiet()?;
         worked |= self.tend_clean()?;
         if let (Some(cache), Some(tree)) = (self.pages.cache(), self.tree())
-            && cache.dirty_bytes() > cache.bytes() / 2
+            && cache.is_dirty_beyond(2, 0)
         {
             worked |= tree.write_back(PIECE_PAGES)? > 0;
         }

@@ -173,10 +173,15 @@ fn h19_a_long_file_leaves_frames_for_a_step() {
     while others[others.len() - 1].page <= others[31].page {
         others.push(store.allocate(0).unwrap().0);
     }
+    // Keys whose separators are long, so that inner nodes are many.
+    let key = |number: u64| -> Vec<u8> {
+        (0..13).rev().flat_map(|bit| [(number >> bit) as u8 & 1; 60]).collect()
+    };
     let mut load = world.engine.bulk().unwrap();
-    let mut model = BTreeMap::new();
+    let mut model = BTreeMap::<Vec<u8>, Vec<u8>>::new();
     for number in 0..6000 {
         load.push(&key(number), ValueRef::inline(&value(number, 1))).unwrap();
+        world.engine.follow_memory();
         model.insert(key(number), value(number, 1));
     }
     load.install(SnapshotNumber::NONE).unwrap();
