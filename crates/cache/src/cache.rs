@@ -217,27 +217,27 @@ impl Cache {
         self.floor.load(Relaxed) > 0
     }
 
-    /// Returns how many frames there may be, by the budget and the tables.
-    #[must_use]
-    pub fn frames_max(&self) -> u64 {
+    /// Returns how many frames the budget has room for beside the tables, and at least those that are kept.
+    fn frames_of_budget(&self) -> u64 {
         let room = self.bytes().saturating_sub(self.tables.load(Relaxed)) / self.frame_bytes();
-        let for_dirty = match self.floor.load(Relaxed) {
-            0 => 0,
-            floor => floor.min(self.frames_for_dirty()),
-        };
-        room.max(for_dirty).max(self.least.load(Relaxed))
+        room.max(self.least.load(Relaxed))
     }
 
     /// Returns whether more than so many quarters of the frames are dirty, or would be with a number of frames more.
     #[must_use]
     pub fn is_dirty_beyond(&self, quarters: u64, more: u64) -> bool {
-        self.dirty_frames() + more > self.frames_max() / 4 * quarters
+        self.dirty_frames() + more > self.frames_of_budget() / 4 * quarters
     }
 
-    /// Follows the number of frames that there may be.
+    /// Computes the number of frames that there may be.
     pub(crate) fn limit(&self, clock: &mut Clock) {
+        let for_dirty = match self.floor.load(Relaxed) {
+            0 => 0,
+            floor => floor.min(self.frames_for_dirty()),
+        };
+        let most = self.frames_of_budget().max(for_dirty);
         // Frames have no higher numbers.
-        clock.set_limit(u32::try_from(self.frames_max()).unwrap_or(u32::MAX).min(u32::MAX >> 1));
+        clock.set_limit(u32::try_from(most).unwrap_or(u32::MAX).min(u32::MAX >> 1));
     }
 
     pub(crate) fn shrink(&self) {

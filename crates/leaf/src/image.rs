@@ -125,6 +125,33 @@ impl Image {
         (end != Some(0) && self.fits(&cuts, &[])).then_some(cuts)
     }
 
+    /// Returns where parts begin of which each but the last takes about `most` words, and no more. `None` where a part would
+    /// not fit into a leaf.
+    #[must_use]
+    pub fn full_cuts(&self, most: usize) -> Option<Vec<usize>> {
+        let common =
+            |one: &[u8], key: &[u8]| one.iter().zip(key).take_while(|(a, b)| a == b).count();
+        let (mut cuts, mut lower) = (vec![0], self.lower.clone());
+        let (mut words, mut prefix) = (0, usize::MAX);
+        for index in 0..self.records.len() {
+            let (begin, key) = (cuts[cuts.len() - 1], self.records.key(index));
+            // What all keys of the part share, if the next one begins here.
+            let shared = common(&lower, key);
+            if shared < prefix {
+                prefix = shared;
+                words = (begin..index).map(|index| self.words(index, prefix)).sum();
+            }
+            words += self.words(index, prefix);
+            if words > most && index > begin {
+                cuts.push(index);
+                lower = separator(self.records.key(index - 1), key);
+                prefix = common(&lower, key);
+                words = self.words(index, prefix);
+            }
+        }
+        self.fits(&cuts, &[]).then_some(cuts)
+    }
+
     /// Returns the lower bounds of parts that begin at `cuts`. `key` decides where one without records
     /// begins.
     #[must_use]

@@ -28,12 +28,16 @@ struct Shape {
     seed: u64,
     engine: EngineKind,
     logged: bool,
+    /// Of 16 draws, those that remove. A page is lost by a removal alone only if nothing else changes it, so some runs
+    /// remove much.
+    removals: usize,
 }
 
 struct Life {
     db: Db,
     keyspace: Keyspace,
     runtime: Runtime,
+    shape: Shape,
 }
 
 fn opened(disk: &SimDisk, shape: Shape) -> Life {
@@ -47,7 +51,7 @@ fn opened(disk: &SimDisk, shape: Shape) -> Life {
     let db = Db::open("/db", options).unwrap();
     let options = KeyspaceOptions::default().engine(shape.engine).logged(shape.logged);
     let keyspace = db.keyspace("k", options).unwrap();
-    Life { db, keyspace, runtime }
+    Life { db, keyspace, runtime, shape }
 }
 
 impl Life {
@@ -67,7 +71,7 @@ impl Life {
             }
             draw => {
                 let key = vec![u8::try_from(random.below(KEYS)).unwrap(); 9];
-                if draw == 5 {
+                if random.below(16) < self.shape.removals {
                     let done = self.keyspace.remove(&key).is_ok();
                     return (Some((key, None)), done);
                 }
@@ -154,7 +158,8 @@ fn run(seed: u64) -> bool {
     // Where pages are neither replayed nor double-written it is not known which a failed sync lost (README, "Promises").
     let may_trust = engine.row().proving.watched != Watched::Records || logged;
     let atomic = may_trust && random.below(2) == 1;
-    let shape = Shape { seed, engine, logged };
+    let removals = [1, 8][random.below(2)];
+    let shape = Shape { seed, engine, logged, removals };
     let _announce = Announce(seed);
     let disk = SimDisk::new(seed);
     disk.promise_atomic_pages(atomic);

@@ -191,12 +191,22 @@ impl BTree {
         None
     }
 
-    /// Where new leaves begin, and their lower bounds.
+    /// Words of records in a page behind which the last one begins: what comes in order comes behind it, so little
+    /// is left for others.
+    fn room_at_end(&self) -> usize {
+        self.pages.leaf_words() * (2 * FILL_SIXTEENTHS + 2) / 32
+    }
+
+    /// Where new leaves begin, and their lower bounds. Those before the last leaf of all are full, others as full as
+    /// each other.
     fn leaf_parts(&self, image: &Image) -> (Vec<usize>, Vec<Vec<u8>>) {
         let room = self.pages.leaf_words() * FILL_SIXTEENTHS / 16;
         let words = image.all_words();
+        let full = || image.upper.is_none().then(|| image.full_cuts(self.room_at_end())).flatten();
         let cuts = if words <= room && image.fits(&[0], &[]) {
             vec![0]
+        } else if let Some(cuts) = full() {
+            cuts
         } else {
             let nothing = Coming { key: &[], words: 0 };
             let mut parts = words.div_ceil(room)..=image.records.len();
@@ -212,7 +222,10 @@ impl BTree {
     fn node_parts(&self, image: &Image) -> (Vec<usize>, Vec<Vec<u8>>) {
         let room = self.pages.leaf_words() * FILL_SIXTEENTHS / 16;
         let (count, words) = (image.records.len(), image.all_words());
-        let each = words.div_ceil(words.div_ceil(room).max(1));
+        let each = match image.upper {
+            Some(_) => words.div_ceil(words.div_ceil(room).max(1)),
+            None => self.room_at_end(),
+        };
         let mut cuts = vec![0];
         let mut of_part = 0;
         for index in 0..count {

@@ -196,3 +196,27 @@ fn h19_a_long_file_leaves_frames_for_a_step() {
     world.checkpoint();
     world.after_crash(1 << 20).unwrap().check(&model);
 }
+
+/// Leaves of records that come in order are full, and so are the nodes above them: from a load, and from sweeps.
+#[test]
+fn records_in_order_fill_their_pages() {
+    const COUNT: u64 = 40_000;
+    let fill = |world: &World| {
+        let of_record = key(0).len() + value(0, 1).len();
+        let tree = world.engine.tree().unwrap();
+        assert_eq!(tree.get(&key(COUNT - 1), &mut Vec::new()).unwrap(), Found::Inline);
+        eprintln!("{} {}", w.leaves, w.nodes);
+        COUNT * of_record as u64 * 100 / (tree.pages() * tree.page_bytes())
+    };
+    let world = World::new(MEMORY);
+    let mut load = world.engine.bulk().unwrap();
+    for number in 0..COUNT {
+        load.push(&key(number), ValueRef::inline(&value(number, 1))).unwrap();
+    }
+    load.install(SnapshotNumber::NONE).unwrap();
+    assert!(fill(&world) >= 80, "{} %", fill(&world));
+    let world = World::new(MEMORY / 4);
+    (0..COUNT).for_each(|number| world.put(&key(number), &value(number, 1)));
+    world.empty_tier();
+    assert!(fill(&world) >= 80, "{} %", fill(&world));
+}
