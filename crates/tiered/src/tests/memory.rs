@@ -205,7 +205,6 @@ fn records_in_order_fill_their_pages() {
         let of_record = key(0).len() + value(0, 1).len();
         let tree = world.engine.tree().unwrap();
         assert_eq!(tree.get(&key(COUNT - 1), &mut Vec::new()).unwrap(), Found::Inline);
-        eprintln!("{} {}", w.leaves, w.nodes);
         COUNT * of_record as u64 * 100 / (tree.pages() * tree.page_bytes())
     };
     let world = World::new(MEMORY);
