@@ -100,17 +100,27 @@ impl BTree {
         let dirty: Vec<(u8, Vec<u8>)> = nodes.keys().cloned().collect();
         for (level, lower) in dirty {
             for above in level + 1..=root.level {
-                let node = self
-                    .descend(&lower, above)?
-                    .ok_or_else(|| self.damaged(root.place, "a child"))?;
-                let mut key = Vec::new();
-                node.leaf().lower(&mut key);
-                let id = self.pages.id_of(node.place, above);
+                let (place, key) = self.node_above(&lower, above)?;
+                let id = self.pages.id_of(place, above);
                 let page = Dirty { level: above, lower: key.clone(), is_fresh: false, id };
                 nodes.entry((above, key)).or_insert(page);
             }
         }
         Ok(nodes.into_values().collect())
+    }
+
+    /// Where the node of a level above a page lies, and its lower bound. The gate is closed, but its frame may be given to another
+    /// page while it is read (rule P27).
+    fn node_above(&self, lower: &[u8], level: u8) -> Result<(Place, Vec<u8>)> {
+        loop {
+            let node = self.descend(lower, level)?;
+            let node = node.ok_or_else(|| self.damaged(self.root.see().place, "a child"))?;
+            let mut key = Vec::new();
+            node.leaf().lower(&mut key);
+            if self.pages.is_valid(node.look.sight()) {
+                return Ok((node.place, key));
+            }
+        }
     }
 
     /// Gives nodes new places, from the bottom up. The gate is closed, so nobody else takes inner nodes.

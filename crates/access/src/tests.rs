@@ -623,3 +623,48 @@ fn ranges_read_ahead() {
         }
     }
 }
+
+/// Walks and checkpoints read pages whose frames others take meanwhile: what they have read counts if it is still there (P27).
+#[test]
+fn p27_walks_beside_readers_see_no_other_page() {
+    let (order, frames) = (0, 64);
+    let (world, mut model) = (World::new(1, order, frames), Model::new());
+    // Few records to a page, so that nodes are many.
+    let name = |number: u32| format!("{number:0>300}").into_bytes();
+    let all: Changes = (0..3000).map(|number| (name(number), Some(vec![1; 300]))).collect();
+    world.merge_into(&mut model, &all).unwrap();
+    world.checkpoint().unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (world, is_done) = (&world, &is_done);
+            scope.spawn(move || {
+                let mut random = spinney_base::runtime::SplitMix(thread);
+                while !is_done.load(SeqCst) {
+                    let key = name(random.below(3000) as u32);
+                    let found = world.tree.get(&key, &mut Vec::new());
+                    assert_eq!(found.unwrap(), Found::Inline);
+                }
+            });
+        }
+        let mut work = || -> spinney_base::Result<()> {
+            for round in 0..120 {
+                assert_eq!(world.tree.walk(&mut |_, _, _| ())?.records, 3000);
+                let mut owned = 0;
+                world.tree.owned(&mut |_, _| owned += 1)?;
+                assert_eq!(owned, world.tree.pages());
+                if round % 4 == 0 {
+                    let some =
+                        (round..3000).step_by(90).map(|number| (name(number), Some(vec![2; 300])));
+                    world.merge_into(&mut model, &some.collect())?;
+                    world.checkpoint()?;
+                }
+            }
+            Ok(())
+        };
+        let result = work();
+        is_done.store(true, SeqCst);
+        result.unwrap();
+    });
+    world.check(&model);
+}

@@ -47,7 +47,7 @@ impl Tiered {
         self.pre_images.follow(target, self.snapshot_bytes());
         let others = self.others();
         let both = target.saturating_sub(others);
-        let least = self.pages.bytes_min().max(self.node_bytes().min(both / 4 * 3));
+        let least = self.pages.bytes_min().max(self.node_bytes().min(both / 8 * 7));
         let least = least.max(self.follow_share(both));
         let tier =
             self.chosen.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);

@@ -64,7 +64,7 @@ impl BTree {
                 Err(error) if error.is_full() && old.len() > 2 => most = old.len() / 2,
                 Err(error) => return Err(error),
                 // Of fewer leaves less changes, and more stay in memory.
-                Ok(Reshaped::Again) => most = (old.len() / 2).max(2),
+                Ok(Reshaped::Again | Reshaped::NoFrame) => most = (old.len() / 2).max(2),
                 Ok(Reshaped::Done) => {
                     self.join_sparse(&key, 1)?;
                     return Ok(filled);

@@ -223,9 +223,12 @@ impl BTree {
                     self.write_back(usize::MAX)?;
                 }
                 Err(error) => return Err(error),
-                Ok(Reshaped::Again) => {
-                    // The neighbour may have no frame.
+                Ok(why @ (Reshaped::Again | Reshaped::NoFrame)) => {
+                    // The neighbour may have no frame; the pages of the step may have taken all.
                     repacks = false;
+                    if why == Reshaped::NoFrame {
+                        most = (step.changes.len() / 2).max(1);
+                    }
                     self.make_editable(&node)?;
                 }
                 Ok(Reshaped::Done) => {

@@ -23,7 +23,7 @@ use spinney_leaf::{Bounds, Coming, Entry, Image, Leaf, Records, record_words};
 use crate::btree::descend::{Node, place_at};
 use crate::btree::root::{RootHeld, RootSeen};
 use crate::btree::tree::BTree;
-use crate::pages::{Fresh, PageKind, leaf_of, no_frame};
+use crate::pages::{Fresh, PageKind, leaf_of};
 use crate::place::{PLACE_BYTES, Place};
 
 /// Sixteenths of a page that are filled when records are spread. With more, the next records divide it;
@@ -40,6 +40,8 @@ pub(crate) enum Reshaped {
     Done,
     /// Something had changed.
     Again,
+    /// Nothing: frames are short, all changed pages were written.
+    NoFrame,
 }
 
 /// An old page: what was seen of it, where it lies, and its level.
@@ -81,7 +83,10 @@ impl BTree {
     ) -> Result<Reshaped> {
         let _inside = probe::enter("reshape");
         let old = old.iter().map(|(sight, place)| (*sight, *place, level)).collect();
-        let Some(plan) = self.plan(level, old, image)? else { return Ok(Reshaped::Again) };
+        let plan = match self.plan(level, old, image)? {
+            Ok(plan) => plan,
+            Err(why) => return Ok(why),
+        };
         let Plan { fresh, old, naming } = plan;
         let _shape = self.pages.gate.enter();
         let Some((mut above, held)) = self.take(&naming, &old) else { return Ok(Reshaped::Again) };
@@ -102,8 +107,13 @@ impl BTree {
         Ok(Reshaped::Done)
     }
 
-    /// Makes the new pages, up to what has room to name them. `None` where something has changed.
-    fn plan(&self, level: u8, old: Vec<Old>, image: Image) -> Result<Option<Plan<'_>>> {
+    /// Makes the new pages, up to what has room to name them. Or says why there is none.
+    fn plan(
+        &self,
+        level: u8,
+        old: Vec<Old>,
+        image: Image,
+    ) -> Result<std::result::Result<Plan<'_>, Reshaped>> {
         let (mut level, mut image, mut fresh) = (level, image, Vec::new());
         let (root, mut all_old, mut old_here) = (self.root.see(), old.clone(), old);
         loop {
@@ -113,34 +123,36 @@ impl BTree {
             fresh.extend(made.into_iter().map(|(_, page)| page));
             if level >= root.level {
                 if level == root.level && root.place != old_here[0].1 {
-                    return Ok(None);
+                    return Ok(Err(Reshaped::Again));
                 }
                 if let [(_, place)] = entries[..] {
                     let naming = Naming::Root(root, place, level);
-                    return Ok(Some(Plan { fresh, old: all_old, naming }));
+                    return Ok(Ok(Plan { fresh, old: all_old, naming }));
                 }
                 image = Image::new(records_of(&entries), image.bounds(), self.pages.leaf_words());
                 level += 1;
                 continue;
             }
-            let Some(parent) = self.descend(&image.lower, level + 1)? else { return Ok(None) };
+            let Some(parent) = self.descend(&image.lower, level + 1)? else {
+                return Ok(Err(Reshaped::Again));
+            };
             if !parent.look.is_cached() {
                 // All frames may be dirty, or those of this step.
                 self.write_back(usize::MAX)?;
-                return Err(no_frame());
+                return Ok(Err(Reshaped::NoFrame));
             }
             let places = old_here.iter().map(|(_, place, _)| *place);
             let Some(first) = first_entry(parent.leaf(), &image.lower, places) else {
-                return Ok(None);
+                return Ok(Err(Reshaped::Again));
             };
             let count = old_here.len();
             if has_room(parent.leaf(), &entries[1..]) {
                 let naming = Naming::Page(parent, count, entries);
-                return Ok(Some(Plan { fresh, old: all_old, naming }));
+                return Ok(Ok(Plan { fresh, old: all_old, naming }));
             }
             let of_parent = Image::of(parent.leaf(), |_| 0);
             if !self.pages.is_valid(parent.look.sight()) {
-                return Ok(None);
+                return Ok(Err(Reshaped::Again));
             }
             let records = replaced(&of_parent.records, (first, count), &entries);
             image = Image::new(records, of_parent.bounds(), self.pages.leaf_words());

@@ -1,8 +1,11 @@
 //! Going through all pages: which extents the tree owns, and whether all is as it should be.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use spinney_base::{Generation, Result};
 use spinney_extent::Extent;
 use spinney_leaf::{Image, Leaf};
+use spinney_sync::racy::Word;
 
 use crate::btree::descend::place_at;
 use crate::btree::tree::BTree;
@@ -152,9 +155,14 @@ impl BTree {
             }
             // A node without an upper bound may be the last one, or have left it out.
             let Some(last) = last else { return Ok(None) };
-            let leaf = self.descend(&last, 0)?.expect("every tree has leaves");
-            upper.clear();
-            return Ok(leaf.leaf().upper(&mut upper).then_some(upper));
+            loop {
+                let leaf = self.descend(&last, 0)?.expect("every tree has leaves");
+                upper.clear();
+                let has_upper = leaf.leaf().upper(&mut upper);
+                if self.pages.is_valid(leaf.look.sight()) {
+                    return Ok(has_upper.then_some(upper));
+                }
+            }
         }
     }
 
@@ -204,11 +212,21 @@ impl BTree {
         if level == 0 {
             return Ok(());
         }
-        let children = {
-            let look = self.pages.look(at, PageKind::Inner)?;
-            self.children(leaf_of(look.words()), at, level)?
-        };
+        let words = self.copied(at, level)?;
+        let children = self.children(leaf_of(&words), at, level)?;
         children.into_iter().try_for_each(|child| self.owned_below(child, level - 1, see))
+    }
+
+    /// Copies a page that stays where it is. Its frame may be given to another page meanwhile, so the copy counts if the page is
+    /// still there afterwards (rule P27); only then is anything said of it.
+    fn copied(&self, at: Place, level: u8) -> Result<Box<[Word]>> {
+        loop {
+            let look = self.pages.look(at, PageKind::of_level(level))?;
+            let copy = look.words().iter().map(|word| Word::new(word.load(Relaxed))).collect();
+            if self.pages.is_valid(look.sight()) {
+                return Ok(copy);
+            }
+        }
     }
 
     fn children(&self, node: Leaf<'_>, at: Place, level: u8) -> Result<Vec<Place>> {
@@ -236,18 +254,16 @@ impl BTree {
         see: &mut See<'_>,
         walked: &mut Walked,
     ) -> Result<()> {
-        let (image, children) = {
-            let look = self.pages.look(at, PageKind::of_level(level))?;
-            let leaf = leaf_of(look.words());
-            if leaf.owner() != u64::from(level) {
-                return Err(self.damaged(at, &format!("level {level}")));
-            }
-            let children = if level > 0 { self.children(leaf, at, level)? } else { Vec::new() };
-            walked.words += if level == 0 { (leaf.live() + leaf.len()) as u64 } else { 0 };
-            leaf.check(crate::pages::LARGE, 0)
-                .map_err(|wrong| self.damaged(at, &wrong.expected))?;
-            (Image::of(leaf, |_| 0), children)
-        };
+        let words = self.copied(at, level)?;
+        let leaf = leaf_of(&words);
+        if leaf.owner() != u64::from(level) {
+            return Err(self.damaged(at, &format!("level {level}")));
+        }
+        let children = if level > 0 { self.children(leaf, at, level)? } else { Vec::new() };
+        walked.words += if level == 0 { (leaf.live() + leaf.len()) as u64 } else { 0 };
+        leaf.check(crate::pages::LARGE, 0).map_err(|wrong| self.damaged(at, &wrong.expected))?;
+        let image = Image::of(leaf, |_| 0);
+        drop(words);
         // Inner nodes leave long upper bounds out.
         let has_upper = level == 0 || image.upper.is_some();
         if image.lower != lower || has_upper && image.upper.as_deref() != upper {
