@@ -433,7 +433,7 @@ fn long_separators_fit() {
 fn a_scrub_reads_every_page() {
     let world = World::new(1, 0, 400);
     let mut model = Model::new();
-    for group in 0..60_u8 {
+    for group in 0..200_u8 {
         let key = |number: u8| [&[group][..], &[b'p'; 400], &[number]].concat();
         let some = (0..40).map(|number| (key(number), Some(vec![number; 300])));
         world.merge_into(&mut model, &some.collect()).unwrap();
