@@ -7,6 +7,8 @@
 use std::ops::Bound;
 
 use spinney_base::Result;
+use spinney_base::limits::PAGE_BYTES;
+use spinney_engine::LargePointer;
 
 use crate::keyspace::Keyspace;
 use crate::range::KeyRange;
@@ -17,6 +19,9 @@ const COUNTED_MAX: usize = 1000;
 /// Records of one sample, and how many samples lie between the two ends.
 const SAMPLE_RECORDS: usize = 32;
 const SAMPLES_BETWEEN: u64 = 6;
+
+/// Bytes of the pointer to a large value, about.
+const POINTER_BYTES: u64 = 48;
 
 /// Number of records, and bytes of their keys and values.
 type Count = (u64, u64);
@@ -78,7 +83,7 @@ impl Keyspace {
         let bytes = self.enter()?.engine.approximate_bytes(&[], None);
         let known = self.stats().records_cached.max(COUNTED_MAX as u64);
         let overhead = self.engine().row().record_overhead;
-        Ok((bytes / (self.record_bytes()? + overhead)).max(known))
+        Ok((bytes / (self.sample()?.record_bytes() + overhead)).max(known))
     }
 
     /// About how many bytes the keys and values of a range take: exact where it has up to 1,000
@@ -107,25 +112,72 @@ impl Keyspace {
         let keyspace = self.enter()?;
         let inline = keyspace.engine.approximate_bytes(&lower, upper.as_deref());
         let all = keyspace.engine.approximate_bytes(&[], None);
-        let large = u128::from(keyspace.engine.stats().large_bytes);
+        let sample = self.sample()?;
+        let large = sample.large_of(keyspace.engine.stats().large_bytes);
         let share = large * u128::from(inline) / u128::from(all.max(1));
         // Keys and values alone.
-        let record = u128::from(self.record_bytes()?);
+        let record = u128::from(sample.record_bytes());
         let overhead = u128::from(self.engine().row().record_overhead);
         let records = u128::from(inline) * record / (record + overhead);
         Ok(u64::try_from(records + share).unwrap_or(u64::MAX).max(bytes))
     }
 
-    /// Bytes of the key and value of a record, by samples; at least 1.
-    fn record_bytes(&self) -> Result<u64> {
-        let Some((first, _)) = self.first_key_value()? else { return Ok(1) };
+    /// Reads some records.
+    fn sample(&self) -> Result<Sample> {
+        let mut sample = Sample::default();
+        let Some((first, _)) = self.first_key_value()? else { return Ok(sample) };
         let last = self.last_key_value()?.map_or_else(Vec::new, |(key, _)| key);
-        let mut all = count(self.iter().take(SAMPLE_RECORDS))?;
-        let mut add = |(records, bytes): Count| all = (all.0 + records, all.1 + bytes);
-        add(count(self.iter().rev().take(SAMPLE_RECORDS))?);
+        let keyspace = self.enter()?;
+        let is_large =
+            |key: &[u8], length: u64| keyspace.engine.values().is_large(key.len(), length);
+        let mut add = |records: &mut dyn Iterator<Item = Result<(Vec<u8>, crate::Value)>>| {
+            records.take(SAMPLE_RECORDS).try_for_each(|record| {
+                let (key, value) = record?;
+                sample.add(&key, value.len() as u64, is_large(&key, value.len() as u64));
+                Ok::<(), spinney_base::Error>(())
+            })
+        };
+        add(&mut self.iter())?;
+        add(&mut self.iter().rev())?;
         for key in between(&first, &last) {
-            add(count(self.range(key..).take(SAMPLE_RECORDS))?);
+            add(&mut self.range(key..))?;
         }
-        Ok((all.1 / all.0.max(1)).max(1))
+        Ok(sample)
+    }
+}
+
+/// Records that were read.
+#[derive(Debug, Default)]
+struct Sample {
+    records: u64,
+    /// Bytes that they take where records lie: keys and values, or the pointers to large ones.
+    inline: u64,
+    /// Bytes of large values, and of their pages.
+    large: u64,
+    pages: u64,
+}
+
+impl Sample {
+    fn add(&mut self, key: &[u8], value: u64, is_large: bool) {
+        self.records += 1;
+        self.inline += key.len() as u64 + if is_large { POINTER_BYTES } else { value };
+        if is_large {
+            let pages: u64 = LargePointer::orders(value).map(|order| 1 << order).sum();
+            self.large += value;
+            self.pages += pages * PAGE_BYTES as u64;
+        }
+    }
+
+    /// Bytes of a record where records lie; at least 1.
+    fn record_bytes(&self) -> u64 {
+        (self.inline / self.records.max(1)).max(1)
+    }
+
+    /// The bytes of large values whose pages take so many.
+    fn large_of(&self, pages: u64) -> u128 {
+        match self.pages {
+            0 => pages.into(),
+            of_sample => u128::from(pages) * u128::from(self.large) / u128::from(of_sample),
+        }
     }
 }
