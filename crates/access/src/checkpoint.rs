@@ -19,7 +19,6 @@ use spinney_io::AlignedBuf;
 
 use crate::btree::tree::BTree;
 use crate::dirty::Dirty;
-use crate::pages::no_frame;
 use crate::place::{Place, TreeRoot};
 
 /// Leaves that may be fresh when the gate closes. With more, splits wait longer; with fewer, rounds write
@@ -138,6 +137,8 @@ impl BTree {
             } else {
                 let parent = self.descend(&node.lower, node.level + 1)?;
                 let edit = parent.and_then(|parent| self.pages.edit(parent.look.sight()));
+                let no_frame =
+                    || Error::new(ErrorKind::Full, "an inner node has no room in memory");
                 let mut edit = edit.ok_or_else(no_frame)?;
                 if !self.name_anew(&edit, node, to) {
                     return Err(self.damaged(from, "a parent that names it"));

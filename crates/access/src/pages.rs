@@ -35,11 +35,6 @@ use crate::dirty::Dirty;
 use crate::gate::Gate;
 use crate::place::Place;
 
-/// The error where an inner node must change and every frame is taken.
-pub(crate) fn no_frame() -> Error {
-    Error::new(ErrorKind::Full, "an inner node has no room in memory")
-}
-
 /// Words of a block's header, in front of the leaf.
 pub(crate) const HEADER_WORDS: usize = spinney_extent::HEADER_BYTES / 8;
 

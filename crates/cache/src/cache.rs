@@ -223,7 +223,7 @@ impl Cache {
         room.max(self.least.load(Relaxed))
     }
 
-    /// Returns whether more than so many quarters of the frames are dirty, or would be with a number of frames more.
+    /// Returns whether more than `quarters` quarters of the frames are dirty, or would be with `more` others.
     #[must_use]
     pub fn is_dirty_beyond(&self, quarters: u64, more: u64) -> bool {
         self.dirty_frames() + more > self.frames_of_budget() / 4 * quarters

@@ -20,9 +20,6 @@ const COUNTED_MAX: usize = 1000;
 const SAMPLE_RECORDS: usize = 32;
 const SAMPLES_BETWEEN: u64 = 6;
 
-/// Bytes of the pointer to a large value, about.
-const POINTER_BYTES: u64 = 48;
-
 /// Number of records, and bytes of their keys and values.
 type Count = (u64, u64);
 
@@ -160,7 +157,8 @@ struct Sample {
 impl Sample {
     fn add(&mut self, key: &[u8], value: u64, is_large: bool) {
         self.records += 1;
-        self.inline += key.len() as u64 + if is_large { POINTER_BYTES } else { value };
+        self.inline +=
+            key.len() as u64 + if is_large { LargePointer::bytes_for(value) } else { value };
         if is_large {
             let pages: u64 = LargePointer::orders(value).map(|order| 1 << order).sum();
             self.large += value;
@@ -173,7 +171,7 @@ impl Sample {
         (self.inline / self.records.max(1)).max(1)
     }
 
-    /// The bytes of large values whose pages take so many.
+    /// The bytes of large values whose pages take `pages` bytes.
     fn large_of(&self, pages: u64) -> u128 {
         match self.pages {
             0 => pages.into(),

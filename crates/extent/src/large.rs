@@ -81,6 +81,12 @@ impl LargePointer {
         })
     }
 
+    /// Returns the bytes of the encoded pointer to a value of `length` bytes that was written at once.
+    #[must_use]
+    pub fn bytes_for(length: u64) -> u64 {
+        (EXTENTS + Self::orders(length).count() * EXTENT_BYTES) as u64
+    }
+
     /// Appends the encoded pointer to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.length.to_le_bytes());

@@ -17,7 +17,7 @@ const FRAMES_MIN: [u64; 3] = [120, 80, 56];
 /// Bytes of the cache beside its frames, at most, where it is small.
 const TABLE_BYTES: u64 = 32 << 10;
 
-/// Least memory of pages of an order, in bytes, with so many of tables.
+/// Least memory of pages of an order, in bytes, where tables take `tables`.
 fn bytes_min(order: u8, tables: u64) -> u64 {
     FRAMES_MIN[usize::from(order)] * frame_bytes(u32::from(order)) + tables.max(TABLE_BYTES)
 }

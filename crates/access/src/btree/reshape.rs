@@ -107,7 +107,7 @@ impl BTree {
         Ok(Reshaped::Done)
     }
 
-    /// Makes the new pages, up to what has room to name them. Or says why there is none.
+    /// Makes the new pages, up to what has room to name them. Where that fails, says how the step ended instead.
     fn plan(
         &self,
         level: u8,
