@@ -59,12 +59,38 @@ impl State {
 
     #[cold]
     fn keep_more_room(&self, reserve: &Reserve, fullness: f64) -> Result<()> {
-        self.follow_engines();
-        let memory = self.memory.budget.total();
-        match self.room.cover(reserve, fullness, memory, |fullness| self.log.bytes_at(fullness)) {
+        match self.cover(reserve, fullness) {
             Err(error) if error.is_full() => self.make_room(true, 0),
             kept => kept,
         }
+    }
+
+    /// Grows the reserve for a log of this fullness.
+    fn cover(&self, reserve: &Reserve, fullness: f64) -> Result<()> {
+        self.follow_engines();
+        let memory = self.memory.budget.total();
+        self.room.cover(reserve, fullness, memory, |fullness| self.log.bytes_at(fullness))
+    }
+
+    /// Reserves the same space before a removal goes to the log, if the disk has it; the log is kept
+    /// short where it has not. Otherwise removals after an opening, when nothing is reserved, would
+    /// take what is left of the disk, and then no checkpoint could give any back.
+    ///
+    /// # Errors
+    /// As [`State::keep_log_short`].
+    #[inline]
+    pub(crate) fn keep_room_for_removals(&self, fullness: f64) -> Result<()> {
+        let Some(reserve) = &self.room.reserve else { return Ok(()) };
+        if self.room.covers(reserve, fullness) {
+            return Ok(());
+        }
+        if !reserve.is_short() {
+            match self.cover(reserve, fullness) {
+                Err(error) if error.is_full() => {}
+                kept => return kept,
+            }
+        }
+        self.keep_log_short()
     }
 
     /// Keeps the log short while the disk is full. Otherwise records of removals would take the
@@ -73,9 +99,9 @@ impl State {
     ///
     /// # Errors
     /// What the checkpoint met, but for `Full`.
-    pub(crate) fn keep_log_short(&self) -> Result<()> {
+    fn keep_log_short(&self) -> Result<()> {
         let Some(reserve) = self.room.short() else { return Ok(()) };
-        let used = || self.log.bytes_at(self.log.fullness());
+        let used = || self.log.bytes_at(self.log.fullness()) + self.room.beside_log();
         let is_long = || self.room.is_long(used());
         if !is_long() {
             return Ok(());
@@ -86,6 +112,7 @@ impl State {
             return Ok(());
         }
         let made = self.make_room_held(reserve, false, 0);
+        self.room.forget_beside_log();
         let is_full = made.as_ref().is_err_and(Error::is_full);
         self.room.set_without_room(if is_full { used() } else { 0 });
         if is_full { Ok(()) } else { made }
@@ -119,7 +146,7 @@ impl State {
             return Ok(());
         }
         self.give_room_back()?;
-        if self.has_records() {
+        if self.has_records() || self.room.beside_log() > 0 {
             match for_values {
                 true => self.checkpoint_for_values(reserve)?,
                 false => {
@@ -132,11 +159,12 @@ impl State {
         if !self.backups.is_running() {
             self.log.give_back(LOG_KEPT_BYTES)?;
         }
+        // Removals as well, or their records would take all of the disk in engines that gather them.
+        if reserve.is_short() && (for_values || keep().is_err()) {
+            self.make_room_by_steps(reserve)?;
+        }
         if !for_values {
             return Ok(());
-        }
-        if reserve.is_short() {
-            self.make_room_by_steps(reserve)?;
         }
         self.give_room_back()?;
         // The log first: without a ready segment, a reserve would be of no use.

@@ -56,6 +56,9 @@ const BASE_BYTES: u64 = 1 << 20;
 const QUIET_BYTES: u64 = 64 << 10;
 const QUIET_PART: u64 = 8;
 
+/// Bytes for which a write beside the log counts at least: each may change a page of its own.
+const BESIDE_LOG_BYTES: u64 = 512;
+
 /// Bytes that the log keeps when space is made.
 pub(crate) const LOG_KEPT_BYTES: u64 = 256 << 10;
 
@@ -74,6 +77,8 @@ pub(crate) struct Room {
     /// Bytes of the log when a checkpoint to shorten it found no space, or those to which it was
     /// trimmed since; 0 since a checkpoint to shorten it found space.
     log_without_room: AtomicU64,
+    /// Bytes of removals that went to no log, on a full disk, since a checkpoint.
+    beside_log: AtomicU64,
 }
 
 impl Room {
@@ -84,6 +89,7 @@ impl Room {
             engines: AtomicU64::new(0),
             data_bytes: AtomicU64::new(0),
             log_without_room: AtomicU64::new(0),
+            beside_log: AtomicU64::new(0),
         }
     }
 
@@ -207,6 +213,23 @@ impl Room {
             Err(error) if error.is_full() => Ok(()),
             kept => kept,
         }
+    }
+
+    /// Counts bytes that go to no log while the disk is full. As those of a log, they take a checkpoint.
+    pub(crate) fn note_beside_log(&self, bytes: usize) {
+        if self.short().is_some() {
+            self.beside_log.fetch_add(BESIDE_LOG_BYTES.max(bytes as u64), Relaxed);
+        }
+    }
+
+    /// Returns how many those are.
+    pub(crate) fn beside_log(&self) -> u64 {
+        self.beside_log.load(Relaxed)
+    }
+
+    /// Begins to count anew.
+    pub(crate) fn forget_beside_log(&self) {
+        self.beside_log.store(0, Relaxed);
     }
 
     /// Returns whether the log has grown enough for a checkpoint to shorten it: since the last one

@@ -293,13 +293,14 @@ impl State {
             spinney_sync::prefetch(self.stripes.stripe(one.write.hash));
         }
         let logged = encode(writes, record);
+        let bytes = writes.iter().map(KeyspaceWrite::bytes_with_pointer).sum::<usize>();
         let mut room = if logged {
             Some(self.log_room(record.len(), writes)?)
         } else {
-            self.room_without_log(writes)?;
+            self.room.note_beside_log(bytes);
+            self.keep_room(self.log.fullness(), has_values(writes))?;
             None
         };
-        let bytes = writes.iter().map(KeyspaceWrite::bytes_with_pointer).sum::<usize>();
         let large = bytes > LARGE_BATCH_BYTES;
         let _one_at_a_time = large.then(|| self.writers.large_batch.lock());
         let _door = self.writers.door.read();
@@ -371,13 +372,12 @@ impl State {
         Ok(())
     }
 
-    /// Refuses values without a log once the disk is full: their pages would take the reserve for
-    /// removals.
-    fn room_without_log(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
-        if self.room.short().is_some() && writes.iter().any(|one| one.write.value.is_some()) {
-            return self.make_room(true, 0);
+    /// Reserves space for what a checkpoint will write, and refuses values where the disk has none.
+    fn keep_room(&self, fullness: f64, has_values: bool) -> Result<()> {
+        match has_values {
+            true => self.keep_room_for_values(fullness),
+            false => self.keep_room_for_removals(fullness),
         }
-        Ok(())
     }
 
     /// Reserves space in the log, and waits smoothly for checkpoints when it is short (P12).
@@ -395,12 +395,8 @@ impl State {
             });
         }
         // Values never take from the reserve for removals and recoveries.
-        let has_values = writes.iter().any(|one| one.write.value.is_some());
-        if has_values {
-            self.keep_room_for_values(fullness)?;
-        } else {
-            self.keep_log_short()?;
-        }
+        let has_values = has_values(writes);
+        self.keep_room(fullness, has_values)?;
         let mut may_make_room = true;
         loop {
             let reserve = || self.log.reserve(bytes, ReserveFor::User);
@@ -542,6 +538,11 @@ impl State {
             (found, stamp) = self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
         }
     }
+}
+
+/// Returns whether any of these puts a value.
+fn has_values(writes: &[KeyspaceWrite<'_>]) -> bool {
+    writes.iter().any(|one| one.write.value.is_some())
 }
 
 /// Touches the guards that transactions have set over what is written.

@@ -589,6 +589,13 @@ impl Store {
         }
     }
 
+    /// Returns the free pages that take disk space, without waiting for a checkpoint that is being published.
+    #[must_use]
+    pub fn solid_pages(&self) -> u64 {
+        let space = self.space.lock();
+        space.free.free_pages().saturating_sub(space.holes.pages())
+    }
+
     fn checkpoint_pages(&self) -> u64 {
         self.slots.lock().newest().pages()
     }

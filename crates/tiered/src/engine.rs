@@ -24,7 +24,7 @@ use crate::options::{self, Choice, check_option};
 use crate::pages::{ORDER_DEFAULT, Pages};
 use crate::payload::Payload;
 use crate::promote::Chosen;
-use crate::run;
+use crate::run::{self, Run};
 use crate::sweep::Sweeps;
 use crate::warm::Warm;
 
@@ -295,13 +295,28 @@ impl Tiered {
         image: Image<'_>,
         large: impl FnOnce() -> LargeList,
     ) -> Result<()> {
+        let before = self.publish_root(tree, redo, image.run.clone(), large)?;
+        image.keep();
+        before.into_iter().for_each(|before| before.dirty.release(self.store()));
+        self.progress.published(redo);
+        Ok(())
+    }
+
+    /// Writes a tree and publishes it, with a run of dirty records and these large values. Returns what the slot before
+    /// named. The caller holds `publishing`, and frees what nothing names any more.
+    pub(crate) fn publish_root(
+        &self,
+        tree: &BTree,
+        redo: Lsn,
+        dirty: Run,
+        large: impl FnOnce() -> LargeList,
+    ) -> Result<Option<Payload>> {
         let log = &self.context.log;
         let mut named = None;
         tree.checkpoint(|root: TreeRoot| {
-            let (large, dirty) = (large(), image.run.clone());
             // After the last leaf was written (rule H9).
             let clean = self.images.warm.lock().named().cloned();
-            let payload = Payload { order: tree.order(), root, large, dirty, clean };
+            let payload = Payload { order: tree.order(), root, large: large(), dirty, clean };
             let checkpoint = Checkpoint { redo, structure: 0 };
             let durable = || log.ensure_durable(log.last_lsn());
             self.store().publish(checkpoint, &payload.encode(), durable)?;
@@ -309,11 +324,7 @@ impl Tiered {
             named = Some(Payload { clean: None, ..payload });
             Ok(())
         })?;
-        image.keep();
-        let before = std::mem::replace(&mut *self.named.lock(), named);
-        before.into_iter().for_each(|before| before.dirty.release(self.store()));
-        self.progress.published(redo);
-        Ok(())
+        Ok(std::mem::replace(&mut *self.named.lock(), named))
     }
 
     /// Lets pages have 2^`order` times 4 KiB if there are none yet, and writes that down: replay comes before options.

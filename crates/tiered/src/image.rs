@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 use spinney_access::BTree;
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, Generation, Result, probe};
-use spinney_engine::{Engine as _, Scrubbed};
+use spinney_base::{Generation, Result, probe};
+use spinney_engine::Scrubbed;
 use spinney_extent::{Extent, Store};
 use spinney_hot::{Direction, Piece};
 use spinney_io::{Purpose, without_reserve};
@@ -37,6 +37,7 @@ use crate::engine::Tiered;
 #[cfg(doc)]
 use crate::images::Images;
 use crate::images::{Dirty, note_named};
+use crate::room::Alone;
 use crate::run::{Run, RunReader, RunWriter, TOGETHER, What};
 
 /// Leaves of the tier that the background merges at once while nothing is put, and those that it looks at.
@@ -85,18 +86,8 @@ impl Tiered {
         Ok(Image::none(self.store()))
     }
 
-    /// Returns whether there seems to be room for an image and, later, for what merging it takes: free pages of the file
-    /// that take disk space already, and what the file system has. Where there is none, merging must not be put off: it
-    /// is what gives space back.
-    fn has_room_for_image(&self) -> bool {
-        let (dirty, space) = (self.dirty(), self.store().space());
-        let solid = space.free_pages.saturating_sub(space.hole_pages);
-        let room = solid + self.context.directory.free_bytes() / PAGE_BYTES as u64;
-        dirty.pages + dirty.leaves <= room
-    }
-
     /// About what is dirty in the tier.
-    fn dirty(&self) -> Dirty {
+    pub(crate) fn dirty(&self) -> Dirty {
         let records = self.hot.dirty();
         let bytes = self.hot.bytes() * records / self.hot.len().max(1);
         let pages = (bytes / PAGE_BYTES as u64).max(1);
@@ -179,7 +170,7 @@ impl Tiered {
         for _ in 0..LOOKED_AT_ONCE {
             let (claim, behind) = self.take_range((&next, None), &|_| true);
             merged += usize::from(!claim.victims.is_empty());
-            self.bring_home(&claim.victims)?;
+            self.bring_home(&claim.victims, Alone::Try)?;
             *next = behind.unwrap_or_default();
             if merged >= MERGED_AT_ONCE || next.is_empty() {
                 break;
@@ -198,26 +189,10 @@ impl Tiered {
         while let Some(at) = from {
             let claim;
             (claim, from) = self.take_range((&at, to), &|victims| self.is_enough(victims));
-            self.bring_home(&claim.victims)?;
+            self.bring_home(&claim.victims, Alone::Try)?;
             has_merged |= !claim.victims.is_empty();
         }
         Ok(has_merged)
-    }
-
-    /// Merges what is dirty, and publishes a root without an image or clean records: on a full disk these take room, and
-    /// dirty records keep that of removed ones.
-    ///
-    /// # Errors
-    /// `Poisoned`, `Io` or `Corruption`. A full disk is no error.
-    pub(crate) fn give_runs_up(&self) -> Result<()> {
-        if self.is_replaying() || self.hot.dirty() == 0 && self.image_pages() == 0 {
-            return Ok(());
-        }
-        self.give_up_clean();
-        let Some(_one_at_a_time) = self.publishing.try_lock() else { return Ok(()) };
-        // Records that came since the last checkpoint may be in the root, too.
-        let published = self.bring_all_home().and_then(|()| self.publish_all(self.redo(), || ()));
-        if published.as_ref().is_err_and(Error::is_full) { Ok(()) } else { published }
     }
 
     /// Returns the pages of the image that the newest slot names, and of clean records.

@@ -59,6 +59,7 @@ mod options;
 mod pages;
 mod payload;
 mod promote;
+mod room;
 mod run;
 mod salvage;
 mod scan;

@@ -260,7 +260,7 @@ impl Maintain for Tiered {
     }
 
     fn step_bytes(&self) -> u64 {
-        0
+        self.bytes_of_step()
     }
 
     fn make_room(&self) -> Result<()> {

@@ -15,6 +15,7 @@ use spinney_hot::Records;
 
 use crate::claims::{Claim, Claims, Sweepers};
 use crate::engine::Tiered;
+use crate::room::Alone;
 
 /// Laps after which a sweep for room gives up: others reserve what it frees. Priorities are at most 3.
 const LAPS_MAX: u32 = 8;
@@ -112,7 +113,7 @@ impl Tiered {
                 (None, is_end) => laps += u32::from(is_end),
                 (Some(claim), is_end) => {
                     drop(sweepers);
-                    self.bring_home(&claim.victims)?;
+                    self.bring_home(&claim.victims, Alone::Try)?;
                     drop(claim);
                     laps += u32::from(is_end);
                     sweepers = self.sweeps.claims.lock();
@@ -137,7 +138,7 @@ impl Tiered {
             };
             let (claim, _) = self.pass(&mut sweepers, true);
             drop(sweepers);
-            claim.map_or(Ok(()), |claim| self.bring_home(&claim.victims))?;
+            claim.map_or(Ok(()), |claim| self.bring_home(&claim.victims, Alone::Try))?;
         }
         Ok(true)
     }
@@ -281,7 +282,7 @@ impl Tiered {
         Ok(!met.is_empty())
     }
 
-    /// Merges all records that are dirty now into the tree.
+    /// Merges all records that are dirty now into the tree. The caller holds `publishing`.
     ///
     /// # Errors
     /// As [`Tiered::reserve`].
@@ -290,7 +291,7 @@ impl Tiered {
         while let Some(at) = from {
             let claim;
             (claim, from) = self.take_range((&at, None), &|victims| self.is_enough(victims));
-            self.bring_home(&claim.victims)?;
+            self.bring_home(&claim.victims, Alone::Held)?;
         }
         Ok(())
     }
@@ -302,13 +303,13 @@ impl Tiered {
     pub(crate) fn sweep_keys(&self, keys: &[Vec<u8>]) -> Result<()> {
         for key in keys {
             let (claim, _) = self.take_range((key, None), &|_| true);
-            self.bring_home(&claim.victims)?;
+            self.bring_home(&claim.victims, Alone::Try)?;
         }
         Ok(())
     }
 
     /// Changes the leaves of records that were taken, and ends their sweep.
-    pub(crate) fn bring_home(&self, victims: &Records) -> Result<()> {
+    pub(crate) fn bring_home(&self, victims: &Records, alone: Alone) -> Result<()> {
         if victims.is_empty() {
             return Ok(());
         }
@@ -319,7 +320,20 @@ impl Tiered {
         let home = Cell::new(0);
         // Before the first leaf changes (rule H9).
         self.note_merged(victims);
-        let merged = self.tree_made().and_then(|tree| self.merge_home(&tree, &changes, &home));
+        let merged = self.tree_made().and_then(|tree| {
+            let mut left = &changes[..];
+            while !left.is_empty() {
+                let mut at_once = self.merged_at_once(left.len());
+                if at_once < left.len() {
+                    self.step(&tree, alone)?;
+                    at_once = self.merged_at_once(left.len());
+                }
+                let (some, rest) = left.split_at(at_once.min(left.len()));
+                self.merge_home(&tree, some, &home)?;
+                left = rest;
+            }
+            Ok(())
+        });
         // After an error the first ones are home, and the others are dirty as before.
         self.hot.finish(victims, home.get(), &mut |lost| {
             if let Some(value) = lost.value.filter(|value| value.large) {
