@@ -297,8 +297,7 @@ impl State {
         let mut room = if logged {
             Some(self.log_room(record.len(), writes)?)
         } else {
-            self.room.note_beside_log(bytes);
-            self.keep_room(self.log.fullness(), has_values(writes))?;
+            self.room_beside_log(bytes, writes)?;
             None
         };
         let large = bytes > LARGE_BATCH_BYTES;
@@ -372,11 +371,14 @@ impl State {
         Ok(())
     }
 
-    /// Reserves space for what a checkpoint will write, and refuses values where the disk has none.
-    fn keep_room(&self, fullness: f64, has_values: bool) -> Result<()> {
-        match has_values {
-            true => self.keep_room_for_values(fullness),
-            false => self.keep_room_for_removals(fullness),
+    /// Without a log, values are refused once the disk is full: their pages would take the reserve
+    /// for removals. Removals keep it.
+    fn room_beside_log(&self, bytes: usize, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
+        self.room.note_beside_log(bytes);
+        match has_values(writes) {
+            true if self.room.short().is_some() => self.make_room(true, 0),
+            true => Ok(()),
+            false => self.keep_room_for_removals(self.log.fullness()),
         }
     }
 
@@ -396,7 +398,10 @@ impl State {
         }
         // Values never take from the reserve for removals and recoveries.
         let has_values = has_values(writes);
-        self.keep_room(fullness, has_values)?;
+        match has_values {
+            true => self.keep_room_for_values(fullness)?,
+            false => self.keep_room_for_removals(fullness)?,
+        }
         let mut may_make_room = true;
         loop {
             let reserve = || self.log.reserve(bytes, ReserveFor::User);

@@ -184,7 +184,7 @@ fn p29_after_a_full_disk_is_opened_a_turtle_can_be_emptied() {
     let shape = Shape { engine: EngineKind::Turtle, disk: 12 << 20, log: 1 << 20, ..SHAPE };
     all_of(&[
         Shape { memory: 4 << 20, value: 60, ..shape },
-        Shape { value: 300, logged: false, seed: 2, ..shape },
+        Shape { value: 300, seed: 2, ..shape },
     ]);
 }
 
