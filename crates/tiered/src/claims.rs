@@ -23,6 +23,15 @@ use spinney_hot::{Hand, Records};
 /// Copies of ended sweeps whose memory is kept.
 const SPARE_MAX: usize = 4;
 
+/// Whether the caller of a merge holds `publishing`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alone {
+    /// It does.
+    Held,
+    /// It does not; a step is left out while another publishes.
+    Try,
+}
+
 /// Claims of one keyspace. Thread-safe.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {

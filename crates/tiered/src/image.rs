@@ -33,11 +33,11 @@ use spinney_extent::{Extent, Store};
 use spinney_hot::{Direction, Piece};
 use spinney_io::{Purpose, without_reserve};
 
+use crate::claims::Alone;
 use crate::engine::Tiered;
 #[cfg(doc)]
 use crate::images::Images;
 use crate::images::{Dirty, note_named};
-use crate::room::Alone;
 use crate::run::{Run, RunReader, RunWriter, TOGETHER, What};
 
 /// Leaves of the tier that the background merges at once while nothing is put, and those that it looks at.

@@ -25,21 +25,13 @@ use spinney_base::{Error, Result, probe};
 use spinney_engine::Engine as _;
 use spinney_extent::values::Cut;
 
+use crate::claims::Alone;
 use crate::engine::Tiered;
 
 /// Leaves of the tree that a step changes, at most. With more, a step takes more room; with fewer, more slots are written.
 const STEP_LEAVES: u64 = 16;
 /// Pages that a step takes beside them: inner nodes, where leaves divide.
 const STEP_NODES: u64 = 24;
-
-/// Whether the caller of a merge holds `publishing`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alone {
-    /// It does.
-    Held,
-    /// It does not; a step is left out while another publishes.
-    Try,
-}
 
 impl Tiered {
     /// Returns the 4 KiB pages that can be written: free pages of the file that take disk space already, and what the

@@ -13,9 +13,8 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, Result, probe};
 use spinney_hot::Records;
 
-use crate::claims::{Claim, Claims, Sweepers};
+use crate::claims::{Alone, Claim, Claims, Sweepers};
 use crate::engine::Tiered;
-use crate::room::Alone;
 
 /// Laps after which a sweep for room gives up: others reserve what it frees. Priorities are at most 3.
 const LAPS_MAX: u32 = 8;
