@@ -18,7 +18,9 @@
 //! Where promoted records are in the tier alone (the option `tiering=exclusive`), there are no steps: the image before lacks those
 //! that left their leaves since.
 
-use spinney_access::BTree;
+use std::cell::Cell;
+
+use spinney_access::{BTree, Change};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::MutexGuard;
 use spinney_base::{Error, Result, probe};
@@ -47,9 +49,35 @@ impl Tiered {
         dirty.pages + dirty.leaves <= self.room_pages()
     }
 
+    /// Merges changes, whose records the caller has taken from the tier: in steps where there is little room. `home`
+    /// counts those that are merged, which are the first ones.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned`, `Io` or `Corruption`.
+    pub(crate) fn merge_in_steps(
+        &self,
+        tree: &BTree,
+        changes: &[Change<'_>],
+        home: &Cell<usize>,
+        alone: Alone,
+    ) -> Result<()> {
+        let mut left = changes;
+        while !left.is_empty() {
+            let mut at_once = self.merged_at_once(left.len());
+            if at_once < left.len() {
+                self.step(tree, alone)?;
+                at_once = self.merged_at_once(left.len());
+            }
+            let (some, rest) = left.split_at(at_once.min(left.len()));
+            self.merge_home(tree, some, home)?;
+            left = rest;
+        }
+        Ok(())
+    }
+
     /// Returns how many of these changes may be merged before a step: all where there is room for them and, later,
     /// for the pages that are dirty already.
-    pub(crate) fn merged_at_once(&self, changes: usize) -> usize {
+    fn merged_at_once(&self, changes: usize) -> usize {
         let (Some(tree), Some(cache)) = (self.tree(), self.pages.cache()) else { return changes };
         let leaves = tree.pages().min(changes as u64);
         let bytes = cache.dirty_bytes() + (2 * leaves + STEP_NODES) * tree.page_bytes();
@@ -65,7 +93,7 @@ impl Tiered {
     ///
     /// # Errors
     /// `Poisoned`, `Io` or `Corruption`. A full disk is no error: what is merged next may find room.
-    pub(crate) fn step(&self, tree: &BTree, alone: Alone) -> Result<()> {
+    fn step(&self, tree: &BTree, alone: Alone) -> Result<()> {
         if self.store().held_back().sum() == 0 {
             return Ok(());
         }

@@ -319,20 +319,8 @@ impl Tiered {
         let home = Cell::new(0);
         // Before the first leaf changes (rule H9).
         self.note_merged(victims);
-        let merged = self.tree_made().and_then(|tree| {
-            let mut left = &changes[..];
-            while !left.is_empty() {
-                let mut at_once = self.merged_at_once(left.len());
-                if at_once < left.len() {
-                    self.step(&tree, alone)?;
-                    at_once = self.merged_at_once(left.len());
-                }
-                let (some, rest) = left.split_at(at_once.min(left.len()));
-                self.merge_home(&tree, some, &home)?;
-                left = rest;
-            }
-            Ok(())
-        });
+        let tree = self.tree_made();
+        let merged = tree.and_then(|tree| self.merge_in_steps(&tree, &changes, &home, alone));
         // After an error the first ones are home, and the others are dirty as before.
         self.hot.finish(victims, home.get(), &mut |lost| {
             if let Some(value) = lost.value.filter(|value| value.large) {
