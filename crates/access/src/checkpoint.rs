@@ -20,6 +20,7 @@ use spinney_io::AlignedBuf;
 use crate::btree::tree::BTree;
 use crate::dirty::Dirty;
 use crate::place::{Place, TreeRoot};
+use crate::write_back::Moving;
 
 /// Leaves that may be fresh when the gate closes. With more, splits wait longer; with fewer, rounds write
 /// what is fresh for a moment only.
@@ -65,7 +66,7 @@ impl BTree {
     fn write_leaves(&self, only_fresh: bool) -> Result<usize> {
         let mut leaves = self.pages.dirty();
         leaves.retain(|page| page.level == 0 && (page.is_fresh || !only_fresh));
-        self.write_pages(&leaves)
+        self.write_pages(&leaves, if only_fresh { Moving::ButFresh } else { Moving::All })
     }
 
     /// Closes the gate, and copies the inner nodes that are not on disk as they are.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
-use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, PageNumber, Result};
 use spinney_cache::{Cache, Edit, EditableFile, Kind, Look, PageId, Sight};
 use spinney_extent::header::Damage;
 use spinney_extent::{BlockHeader, BlockKind, Extent, Store};
@@ -288,14 +288,14 @@ impl CowPages {
         AlignedBuf::new(pages << self.order)
     }
 
-    /// Writes sealed pages, which lie one behind the other in `buf`.
+    /// Writes sealed pages, which lie one behind the other in `buf`. Those that follow each other on the disk as well
+    /// are written together.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
     pub(crate) fn write(&self, places: &[Place], buf: &AlignedBuf, purpose: Purpose) -> Result<()> {
-        let blocks = buf.bytes().chunks(self.page_bytes());
-        let pages: Vec<_> = places.iter().map(|place| place.page).zip(blocks).collect();
-        self.store.write_runs(&pages, purpose)
+        let pages: Vec<PageNumber> = places.iter().map(|place| place.page).collect();
+        self.store.write_adjacent(&pages, self.order, buf, purpose)
     }
 
     /// Returns the number of pages that something names.

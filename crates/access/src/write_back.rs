@@ -3,8 +3,11 @@
 //! A batch is copied, each page as of one moment, in the order of its keys, and written to places that lie
 //! side by side, so a sweep writes sequentially and neighbours lie together. Then each page moves: behind the
 //! gate its parent is taken, and in one step the parent names the new place and the cache finds the page there
-//! (rule H18). A page that changed meanwhile moves, too, and stays dirty. A page that is fresh is named by
-//! nothing on disk: it is written where it was allocated, and does not move.
+//! (rule H18). A page that changed meanwhile moves, too, and stays dirty.
+//!
+//! A page that is fresh is named by nothing on disk, and could be written where it was allocated. It moves with the
+//! others all the same: it was allocated alone, while its neighbours lie side by side. Only a checkpoint whose gate is
+//! closed writes it there.
 //!
 //! One thread writes back at a time. It waits for an editor only while it holds nothing.
 //!
@@ -22,6 +25,14 @@ use crate::place::Place;
 
 /// Most pages of a batch. With more, the copy takes more memory; with fewer, the disk waits.
 const BATCH_PAGES: usize = 64;
+
+/// Which pages move that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moving {
+    All,
+    /// Fresh ones are written where they were allocated: the gate is closed, or is about to be.
+    ButFresh,
+}
 
 impl CowPages {
     /// The dirty pages now, in the order of their levels and of their keys.
@@ -77,39 +88,45 @@ impl BTree {
         let _alone = self.writing.lock();
         let mut pages = self.pages.dirty();
         pages.truncate(most);
-        self.write_pages(&pages)
+        self.write_pages(&pages, Moving::All)
     }
 
     /// Writes these pages, as far as they are still there. The caller holds `writing`. Returns how many
     /// were written.
-    pub(crate) fn write_pages(&self, pages: &[Dirty]) -> Result<usize> {
-        pages
-            .chunks(BATCH_PAGES)
-            .try_fold(0, |written, batch| Ok(written + self.write_batch(batch)?))
+    pub(crate) fn write_pages(&self, pages: &[Dirty], moving: Moving) -> Result<usize> {
+        let write = |batch: &[Dirty]| match self.write_batch(batch, moving) {
+            // Fresh ones have places.
+            Err(error) if error.is_full() && moving == Moving::All => {
+                self.write_batch(batch, Moving::ButFresh)
+            }
+            written => written,
+        };
+        pages.chunks(BATCH_PAGES).try_fold(0, |written, batch| Ok(written + write(batch)?))
     }
 
-    fn write_batch(&self, batch: &[Dirty]) -> Result<usize> {
+    fn write_batch(&self, batch: &[Dirty], moving: Moving) -> Result<usize> {
+        let stays = |page: &Dirty| page.is_fresh && moving == Moving::ButFresh;
         let (mut buf, bytes) = (self.pages.buffer(batch.len()), self.pages.page_bytes());
         let mut copied: Vec<(&Dirty, Sight)> = Vec::with_capacity(batch.len());
         // Before they are copied: one that is replaced from here on keeps its place until it is written.
-        let fresh = batch.iter().filter(|page| page.is_fresh).map(Dirty::place);
-        let _under_way = self.pages.begin_write(fresh);
+        let staying = batch.iter().filter(|page| stays(page)).map(Dirty::place);
+        let _under_way = self.pages.begin_write(staying);
         for page in batch {
             let at = copied.len() * bytes;
             let sight = self.pages.copy(page.id, &mut buf.bytes_mut()[at..at + bytes]);
             copied.extend(sight.map(|sight| (page, sight)));
         }
-        let moving = copied.iter().filter(|(page, _)| !page.is_fresh).count();
-        let mut new = self.pages.allocate(moving)?.into_iter();
+        let count = copied.iter().filter(|(page, _)| !stays(page)).count();
+        let mut new = self.pages.allocate(count)?.into_iter();
         let places: Vec<Place> = (copied.iter())
-            .map(|(page, _)| match page.is_fresh {
+            .map(|(page, _)| match stays(page) {
                 true => page.place(),
                 false => new.next().expect("as many were allocated"),
             })
             .collect();
         let mut written = self.write_copies(&copied, &places, &mut buf);
         for ((page, sight), place) in copied.iter().zip(&places) {
-            if page.is_fresh {
+            if stays(page) {
                 if written.is_ok() {
                     self.pages.file().written_back(*sight, Written::InPlace);
                 }

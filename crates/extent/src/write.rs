@@ -24,7 +24,23 @@ impl Store {
         buf: &AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
-        self.write_runs(&runs_of(pages, 0, &buf.bytes()[..pages.len() * PAGE_BYTES]), purpose)
+        self.write_adjacent(pages, 0, buf, purpose)
+    }
+
+    /// Does the same for blocks of 2^`order` pages, in any order: those that follow each other both here and in `buf`
+    /// are written together.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    pub fn write_adjacent(
+        &self,
+        blocks: &[PageNumber],
+        order: u8,
+        buf: &AlignedBuf,
+        purpose: Purpose,
+    ) -> Result<()> {
+        let bytes = &buf.bytes()[..blocks.len() * (PAGE_BYTES << order)];
+        self.write_runs(&runs_of(blocks, order, bytes), purpose)
     }
 
     /// Seals blocks of 2^`order` pages, each with its own header, and writes them. They lie in `buf`

@@ -145,10 +145,14 @@ impl Tiered {
         Ok(())
     }
 
+    /// Returns whether nothing was put for a while.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.images.is_quiet(self.context.runtime.now())
+    }
+
     /// Merges a piece of what is dirty, once nothing was put for a while; says whether it did.
     pub(crate) fn merge_in_quiet(&self) -> Result<bool> {
-        let is_quiet = self.images.is_quiet(self.context.runtime.now());
-        if !is_quiet || self.hot.dirty() == 0 {
+        if !self.is_quiet() || self.hot.dirty() == 0 {
             return Ok(false);
         }
         self.merge_some()?;

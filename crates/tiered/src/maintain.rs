@@ -86,13 +86,17 @@ impl Maintain for Tiered {
         self.discard_replaced()?;
         let mut worked = self.tend_pre_images()?;
         worked |= self.sweep_removals()?;
-        worked |= self.store().give_back(GiveBack::Much)? > 0;
         worked |= self.sweep_in_background()? || self.merge_in_quiet()?;
+        worked |= self.step_in_background()?;
         worked |= self.tend_clean()?;
         if let (Some(cache), Some(tree)) = (self.pages.cache(), self.tree())
             && cache.is_dirty_beyond(2, 0)
         {
             worked |= tree.write_back(PIECE_PAGES)? > 0;
+        }
+        // What is free is soon written again while pages move, and reads wait while the file system makes holes.
+        if !worked && self.is_quiet() {
+            worked = self.store().give_back(GiveBack::Much)? > 0;
         }
         Ok(if worked { Next::Again } else { Next::Wait(IDLE) })
     }

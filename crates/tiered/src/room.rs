@@ -32,6 +32,10 @@ use crate::engine::Tiered;
 
 /// Leaves of the tree that a step changes, at most. With more, a step takes more room; with fewer, more slots are written.
 const STEP_LEAVES: u64 = 16;
+/// A step is due when one part in this many of the tree's pages waits for a slot, and so many pages. With more, the file
+/// is longer; with fewer, more slots are written.
+const HELD_PART: u64 = 16;
+const HELD_PAGES_MIN: u64 = 64;
 /// Pages that a step takes beside them: inner nodes, where leaves divide.
 const STEP_NODES: u64 = 24;
 
@@ -65,6 +69,7 @@ impl Tiered {
         while !left.is_empty() {
             let mut at_once = self.merged_at_once(left.len());
             if at_once < left.len() {
+                self.give_up_clean();
                 self.step(tree, alone)?;
                 at_once = self.merged_at_once(left.len());
             }
@@ -89,6 +94,19 @@ impl Tiered {
         usize::try_from(each * STEP_LEAVES).unwrap_or(changes)
     }
 
+    /// Publishes a step once much of the file waits for a slot; says whether it did. Otherwise pages that move between
+    /// two checkpoints lengthen the file, and on many file systems reads wait for each first write to a block.
+    ///
+    /// # Errors
+    /// As [`Tiered::step`].
+    pub(crate) fn step_in_background(&self) -> Result<bool> {
+        let Some(tree) = self.tree() else { return Ok(false) };
+        let pages = tree.pages() * tree.page_bytes() / PAGE_BYTES as u64;
+        let is_due = self.store().held_back().sum() > HELD_PAGES_MIN.max(pages / HELD_PART);
+        let may = is_due && !self.is_replaying() && self.left_tree() == 0;
+        if may { self.step(&tree, Alone::Try).map(|()| true) } else { Ok(false) }
+    }
+
     /// Publishes a step, so that places that pages have left are free.
     ///
     /// # Errors
@@ -105,7 +123,6 @@ impl Tiered {
                 None => return Ok(()),
             },
         };
-        self.give_up_clean();
         let image = self.named.lock().as_ref().map(|named| named.dirty.clone());
         let large = || self.values.list(&Cut::NOTHING);
         let published = self.publish_root(tree, self.redo(), image.unwrap_or_default(), large);
