@@ -64,7 +64,11 @@ impl Tiered {
         let most = request.records_wanted.clamp(1, request.records_max.max(1)).saturating_add(64);
         loop {
             let (start, left) = (from(&near, is_forward), self.left_tree());
-            self.hot.range(start.as_deref(), direction, most, &mut piece);
+            let to = match request.upper {
+                Bound::Included(key) | Bound::Excluded(key) => Some(key),
+                Bound::Unbounded => None,
+            };
+            self.hot.range_to((start.as_deref(), to), direction, most, &mut piece);
             self.note_removals(&piece);
             if is_forward && hidden.is_none() && self.chosen.tuning.keeps_records() {
                 match self.answer_alone(&piece, &mut near, request, chunk) {
