@@ -3,10 +3,11 @@
 #![cfg(not(feature = "shuttle"))]
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 use spinney_base::runtime::SplitMix;
+use spinney_base::shim::Mutex;
 use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{Db, Durability, EngineKind, KeyspaceOptions, Options};
 use spinney_io::sim::{CapturePolicy, CrashMode, SimDisk};
@@ -101,7 +102,7 @@ impl Shape {
             refused += 1;
         }
         let captures = disk.take_captures();
-        for (capture, removed) in captures.iter().zip(kept.at.lock().unwrap().iter()) {
+        for (capture, removed) in captures.iter().zip(kept.at.lock().iter()) {
             self.check_image(&capture.image, &keys, *removed);
         }
         (refused, captures.len())
@@ -143,7 +144,7 @@ impl Kept {
             if !states.contains(&"step") {
                 return None;
             }
-            let mut at = this.at.lock().unwrap();
+            let mut at = this.at.lock();
             let number = this.inside.fetch_add(1, Relaxed);
             let is_kept = number.is_multiple_of(REQUESTS) && at.len() < IMAGES;
             is_kept.then(|| {

@@ -41,7 +41,7 @@
 //! **One tier** (the option `tiers=1`; the paper's base) is a small one: it gathers writes, and keeps no record that
 //! was only read.
 //!
-//! Read `engine` first, then `sweep`, `promote`, `gaps` and `scan`, `image` and `run`, `memory`, `kept` (snapshots),
+//! Read `engine` first, then `sweep`, `promote`, `gaps` and `scan`, `image` and `run`, `room` (steps), `memory`, `kept` (snapshots),
 //! `maintain`.
 
 #![forbid(unsafe_code)]
