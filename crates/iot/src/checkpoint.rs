@@ -14,14 +14,15 @@
 //! ([`let_go`](spinney_extent::HeldBack)).
 //!
 //! **A full disk.** Where the images that have changed do not fit, those that were written are published with the redo
-//! LSN of the slot before, which frees the old ones: a step (rule P29).
+//! LSN of the slot before, which frees the old ones: a step (rule P29). Fresh leaves are written before others, because
+//! a slot names an image of each.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Lsn, PageNumber, Result, probe};
 use spinney_engine::Engine as _;
 use spinney_extent::values::{Cut, LargeList};
 use spinney_extent::{BlockHeader, Checkpoint, Extent, WIDE_ORDER_MAX};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, Purpose, without_reserve};
 use spinney_leaf::{Bounds, Records};
 
 use crate::engine::Iot;
@@ -33,13 +34,13 @@ use crate::tree::{Held, Home};
 /// the disk waits.
 const AT_ONCE: usize = 64;
 /// The same where the disk is full.
-const AT_ONCE_FULL: usize = 4;
+const AT_ONCE_FULL: usize = 1;
 /// Walks for fresh leaves, at most, in case splits are faster than the disk.
 const ROUNDS_MAX: usize = 8;
 /// Leaves that may be fresh when bounds are held still. With more, more is copied meanwhile; with fewer, more walks are made.
 const FRESH_MAX: usize = 32;
 
-/// Places allocated beyond those that were needed a moment ago.
+/// Places allocated beyond those that were missing when bounds were held still.
 const SPARE: usize = 4;
 
 /// Which leaves a walk writes.
@@ -83,6 +84,8 @@ impl Iot {
         if is_new && self.tree.records() == 0 && self.tree.leaves() == 1 && self.values.is_empty() {
             return self.publish_nothing(redo);
         }
+        // A step needs images of all bounds.
+        self.write_leaves(Which::Fresh)?;
         self.write_leaves(Which::Changed)?;
         beside();
         self.publish_images(redo, || self.values.list(&cut))?;
@@ -152,19 +155,23 @@ impl Iot {
         gone.into_iter().for_each(|place| self.let_go(place));
         let (mut at, mut written, mut at_once) = (Some(Vec::new()), 0, AT_ONCE);
         while let Some(from) = at.take() {
-            match self.write_some(&from, which, at_once) {
+            // What may wait leaves room for a step.
+            let some = || self.write_some(&from, which, at_once);
+            let some = if which == Which::Changed { without_reserve(some) } else { some() };
+            match some {
                 Ok((next, count)) => {
                     at = next;
                     written += count;
                 }
-                Err(error) if error.is_full() && which == Which::Changed => {
-                    if !self.step()? {
+                Err(error) if !error.is_full() => return Err(error),
+                Err(error) => {
+                    let is_small = at_once == AT_ONCE_FULL;
+                    if is_small && !(which == Which::Changed && self.step()?) {
                         return Err(error);
                     }
                     at_once = AT_ONCE_FULL;
                     at = Some(from);
                 }
-                Err(error) => return Err(error),
             }
         }
         Ok(written)
@@ -294,7 +301,7 @@ impl Iot {
         let fresh_of = |leaves: &[(Home, Option<Place>)]| {
             leaves.iter().filter(|(_, image)| image.is_none()).count()
         };
-        let mut missing = fresh_of(&self.tree.all()) + SPARE;
+        let mut missing = fresh_of(&self.tree.all());
         for _ in 0..ROUNDS_MAX {
             self.take_spare(spare, missing)?;
             self.store().close_gate()?;
@@ -320,6 +327,9 @@ impl Iot {
     }
 
     fn take_spare(&self, spare: &mut Vec<Place>, count: usize) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
         let order = WIDE_ORDER_MAX;
         let count = u32::try_from(count).expect("there are few");
         let (pages, generation) = self.store().allocate_batch(order, count)?;

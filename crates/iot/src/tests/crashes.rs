@@ -1,6 +1,7 @@
 //! Power losses: what a slot names and a log above it lead to what was there.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -76,7 +77,7 @@ fn crash_beside_writers(seed: u64) -> usize {
     }
     let is_done = AtomicBool::new(false);
     let mode = [CrashMode::Torn512, CrashMode::Torn4K, CrashMode::KeepAll, CrashMode::LoseAll];
-    let (every, mode) = (3 + draw(&mut random, 40), mode[seed as usize % 4]);
+    let (every, mode) = (1 + draw(&mut random, 9), mode[seed as usize % 4]);
     // How many records there were at a step. None was half applied then.
     let lengths = Arc::new(Mutex::new(BTreeMap::new()));
     let (of_log, of_steps) = (Arc::clone(&log), Arc::clone(&lengths));
@@ -94,10 +95,11 @@ fn crash_beside_writers(seed: u64) -> usize {
             let mut random = SplitMix(seed + 1000);
             while !is_done.load(SeqCst) {
                 write_one(&world, &mut random, &log);
+                std::thread::yield_now();
             }
         });
         let _inside = spinney_base::probe::enter("test");
-        for _ in 0..3 {
+        for _ in 0..6 {
             let _one_at_a_time = world.engine.publishing.lock();
             // All up to here is applied: writes are noted under the lock.
             let redo = { log.lock().unwrap().last().map_or(Lsn::ZERO, |(lsn, ..)| *lsn) };
@@ -177,38 +179,52 @@ fn changes_beside_a_checkpoint_without_a_log() {
     }
 }
 
-/// A checkpoint that meets an error leaves the one before, and the next one has all.
+/// A checkpoint that meets a full disk leaves the one before, or goes in steps, and the next one has all.
 #[test]
-fn a_checkpoint_without_room_is_taken_later() {
-    let mut refused = 0;
-    for room in 0..40 {
+fn a_checkpoint_without_room_goes_in_steps() {
+    let (mut refused, mut steps) = (0, 0);
+    for room in 0..24 {
         let world = World::on(SimDisk::new(room), MUCH, false);
         let mut model = Model::new();
-        let put = |model: &mut Model, version: u64| {
-            for number in 0..2000 {
+        let put = |model: &mut Model, numbers: Range<u64>, version: u64| {
+            for number in numbers {
                 let value = super::value(number, version);
                 world.put(&key(number), &value);
                 model.insert(key(number), value);
             }
         };
-        put(&mut model, 1);
+        put(&mut model, 0..12_000, 1);
         world.checkpoint();
         let before = model.clone();
-        put(&mut model, 2);
-        world.disk.set_capacity(Some(world.disk.used() + room * 12_000));
+        put(&mut model, 0..12_000, 2);
+        // Some leaves are split.
+        put(&mut model, 12_000..12_000 + room * 3, 2);
+        (0..room / 6).for_each(|at| {
+            world.put(&[&key(at * 50)[..], b"+"].concat(), &[7; 200]);
+            model.insert([&key(at * 50)[..], b"+"].concat(), vec![7; 200]);
+        });
+        // First what is free in the file is taken.
+        let taken: Vec<_> = std::iter::from_fn(|| {
+            let is_free = world.engine.store().space().free_pages > room * 6;
+            is_free.then(|| world.engine.store().allocate(0).unwrap().0)
+        })
+        .collect();
+        world.disk.set_capacity(Some(world.disk.used() + room / 4 * 16_000));
+        let checkpoints = world.engine.stats().checkpoints;
         let result = world.checkpoint_beside(|| ());
         assert!(result.as_ref().err().is_none_or(spinney_base::Error::is_full));
         refused += u64::from(result.is_err());
+        steps += world.engine.stats().checkpoints - checkpoints;
+        taken.into_iter().for_each(|extent| world.engine.store().release(extent));
         world.check(&model);
         let opened = world.after_crash().all();
         let is_either =
             |(key, value)| before.get(key) == Some(value) || model.get(key) == Some(value);
-        assert!(opened.len() == 2000 && opened.iter().all(is_either));
+        assert!(opened.len() >= 12_000 && opened.iter().all(is_either));
         world.disk.set_capacity(None);
         world.checkpoint();
         world.check(&model);
         world.after_crash().check(&model);
     }
-    println!("refused {refused}");
-    assert!(refused > 0 && refused < 40, "{refused} were refused");
+    assert!(refused > 0 && refused < 20 && steps > 50, "{refused} were refused, {steps} steps");
 }
