@@ -10,7 +10,7 @@ use spinney_io::{AlignedBuf, Directory, Purpose};
 
 use crate::engine::Iot;
 use crate::image::Payload;
-use crate::loader::{READ_AT_ONCE, read_block};
+use crate::read::{READ_AT_ONCE, read_block};
 
 /// A copy under construction.
 #[derive(Debug)]

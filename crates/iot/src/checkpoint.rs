@@ -233,7 +233,7 @@ impl Iot {
         Ok(places.into_iter().map(|place| place.expect("each has an order")).collect())
     }
 
-    /// Writes copies to their places, and lets the leaves name them that are still who they were.
+    /// Writes copies to their places, and lets the leaves name them whose bounds have not changed since.
     fn write_placed(&self, placed: Vec<Placed>) -> Result<()> {
         let written = self.write_blocks(&placed);
         for (copied, place) in placed {
@@ -272,7 +272,7 @@ impl Iot {
         Ok(())
     }
 
-    /// Lets a leaf name its new image, and the old one go; or the new one, if the leaf is no more who was copied.
+    /// Lets a leaf name its new image, and lets the old one go; or the new one, if bounds have changed since the copy.
     fn has_image(&self, home: Home, place: Place) {
         let Some(held) = self.tree.latch_if(home) else { return self.let_go(place) };
         let before = held.leaf.image();

@@ -84,7 +84,7 @@ pub(crate) fn encode<'e>(
     out
 }
 
-/// Returns the order of the block for an image of so many bytes.
+/// Returns the order of the block for an image with this number of bytes.
 pub(crate) fn order_of(bytes: usize) -> u8 {
     let pages = bytes.div_ceil(PAGE_BYTES).next_power_of_two();
     let order = u8::try_from(pages.ilog2()).expect("images are short");

@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | 0 | 16 each | records; slots that were ever used; first word of data; 1 + first free slot, 0 for none |
 //! | 1 | 16 each | bytes of the lower bound; of the upper one, or `0xFFFF`; bytes that all keys share; words of data that nothing names |
-//! | 2 | 64 | incarnation: who the block is now; 0 while it is free |
+//! | 2 | 64 | incarnation of the bounds, which no other leaf has had; 0 while the block is free |
 //! | 3 | 32 each | page and generation of the newest image |
 //! | 4 | 1 each | status: changed since the image; the image is of other bounds; from bit 8 on 1 + order of the image, 0 for none |
 //!

@@ -21,7 +21,7 @@
 //! **Snapshots** keep what writes replace ([`spinney_preimages`]).
 //!
 //! **Invariants**
-//! 1. Leaves are for all keys, each key for one leaf; who a leaf is for, its incarnation says.
+//! 1. Leaves are for all keys, each key for one leaf. An incarnation of a leaf has one pair of bounds.
 //! 2. A block stays a block of a leaf while the keyspace is open, so that a late reader reads words.
 //! 3. No checkpoint is published while the log is replayed (P19).
 //! 4. What a slot names, and what may still be read of large values, is not written again before another slot is durable.
@@ -29,7 +29,7 @@
 //! **Lock order**: `publishing`, then the store's locks, then `changing`, then latches of leaves, then the list of images
 //! that are gone, and what the preface of `tree` says.
 //!
-//! Read `leaf` first, then `tree` and `shape`, `scan`, `engine` and `memory`, `image` and `checkpoint`, `loader`,
+//! Read `leaf` first, then `tree` and `shape`, `scan`, `engine` and `memory`, `image` and `checkpoint`, `read` and `loader`,
 //! `bulk`, `kept` (snapshots), `maintain`, `salvage`.
 //!
 //! **Differs from the design** of transactions so far: slots of records have no versions yet.
@@ -47,6 +47,7 @@ mod loader;
 mod maintain;
 mod memory;
 mod place;
+mod read;
 mod salvage;
 mod scan;
 mod shape;

@@ -2,54 +2,17 @@
 
 use std::collections::HashSet;
 
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result};
+use spinney_extent::LargePointer;
 use spinney_extent::values::LargeExtent;
-use spinney_extent::{LargePointer, Store, WIDE_ORDER_MAX};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::Purpose;
 
 use crate::engine::Iot;
-use crate::image::{IMAGE, Image, decode};
-use crate::leaf::{LARGE, words_of};
+use crate::image::Image;
+use crate::leaf::{BLOCK_WORDS, LARGE, words_of};
 use crate::place::Place;
+use crate::read::{READ_AT_ONCE, read_images};
 use crate::tree::Index;
-
-/// Images that are read together: at most 1 MiB. With more, opening takes more memory; with fewer, the disk waits.
-pub(crate) const READ_AT_ONCE: usize = 64;
-
-/// Reads and checks images, in the order of the places.
-///
-/// # Errors
-/// `Corruption` or `Io`.
-pub(crate) fn read_images(store: &Store, places: &[Place], purpose: Purpose) -> Result<Vec<Image>> {
-    let mut images: Vec<Option<Image>> = places.iter().map(|_| None).collect();
-    for order in 0..=WIDE_ORDER_MAX {
-        let mut some: Vec<usize> =
-            (0..places.len()).filter(|index| places[*index].order == order).collect();
-        some.sort_unstable_by_key(|index| places[*index].page);
-        let mut buf = AlignedBuf::new(some.len() << order);
-        let block =
-            |(at, index): (usize, &usize)| (at, places[*index].page, places[*index].generation);
-        let blocks: Vec<_> = some.iter().enumerate().map(block).collect();
-        store.read_many_wide(&blocks, order, IMAGE, &mut buf, purpose, &mut |at, block| {
-            let page = places[some[at]].page;
-            let image = decode(block).map_err(|damage| damage.at(store.path(), page))?;
-            images[some[at]] = Some(image);
-            Ok(())
-        })?;
-    }
-    Ok(images.into_iter().map(|image| image.expect("each was read")).collect())
-}
-
-/// Reads the block at a place, as it is on disk.
-///
-/// # Errors
-/// `Corruption` or `Io`.
-pub(crate) fn read_block(store: &Store, place: Place, buf: &mut AlignedBuf) -> Result<()> {
-    let bytes = &mut buf.bytes_mut()[..PAGE_BYTES << place.order];
-    let Place { page, generation, order } = place;
-    store.read_wide(page, order, generation, IMAGE, bytes, Purpose::TOOL).map(drop)
-}
 
 /// Large values that leaves name, by first page and generation.
 type Named = HashSet<(PageNumber, Generation)>;
@@ -85,7 +48,7 @@ impl Iot {
         Ok(())
     }
 
-    /// Makes a leaf of an image that begins where the one before has ended.
+    /// Builds a leaf from an image, which begins where the one before has ended.
     fn load_image(
         &self,
         place: Place,
@@ -98,7 +61,7 @@ impl Iot {
             return Err(self.is_no_neighbour(Some(&place), "a leaf that follows", bounds.lower));
         }
         let lengths = (0..image.records.len()).map(|index| image.records.lengths(index));
-        if words_of(bounds, lengths) > crate::leaf::BLOCK_WORDS {
+        if words_of(bounds, lengths) > BLOCK_WORDS {
             return Err(self.is_no_neighbour(Some(&place), "an image of one leaf", bounds.lower));
         }
         let home = self.tree.make(bounds, image.records.iter(), Some(place));

@@ -16,7 +16,7 @@ use crate::bulk::Loading;
 use crate::engine::Iot;
 use crate::image::decode;
 use crate::leaf::BLOCK_BYTES;
-use crate::loader::{READ_AT_ONCE, read_block, read_images};
+use crate::read::{READ_AT_ONCE, read_block, read_images};
 
 /// Records of a scan of a check.
 const CHECKED_AT_ONCE: usize = 1000;

@@ -18,7 +18,7 @@ pub(crate) const RECORD_OVERHEAD: u64 = 72;
 const UNUSED: u64 = 2;
 /// One part in this many of the memory is left to what must not wait: splits of writes that were prepared.
 const RESERVE_PART: u64 = 64;
-/// Leaves are joined for want of memory once more records were removed than one for so many leaves. With more, writers look at
+/// Leaves are joined for want of memory once more records were removed than one for this number of leaves. With more, writers look at
 /// all leaves more often; with less, memory stays unused.
 const REMOVED_PART: u64 = 64;
 /// Least bytes of disk that pre-images may take, however little the keyspace has.
@@ -51,7 +51,7 @@ impl Iot {
         self.tree.bytes() + self.memory.others.load(Relaxed)
     }
 
-    /// Reserves memory for a record of so many bytes. Returns what was reserved.
+    /// Reserves memory for a record with this number of bytes. Returns the bytes that were reserved.
     ///
     /// # Errors
     /// `Full`, naming the bytes that are needed.
@@ -71,7 +71,7 @@ impl Iot {
         Err(Error::new(ErrorKind::Full, format!("{}: {text}", path.display())))
     }
 
-    /// Bytes of memory with which so many reserved ones are there.
+    /// Returns the bytes of memory with which the reserved ones are there.
     fn needed(&self, reserved: u64) -> u64 {
         let bytes = self.used() + reserved + BLOCK_BYTES as u64;
         bytes + bytes / (RESERVE_PART - 1)

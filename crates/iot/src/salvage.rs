@@ -14,8 +14,8 @@ use spinney_io::{Directory, Purpose};
 
 use crate::image::{Image, Payload};
 use crate::leaf::value_of;
-use crate::loader::read_images;
 use crate::place::Place;
+use crate::read::read_images;
 use crate::salvage::by_pages::Images;
 
 /// A file that is being salvaged.

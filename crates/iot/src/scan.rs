@@ -23,7 +23,7 @@ enum Came {
     End,
     /// The chunk is full.
     Full,
-    /// The range goes on behind this bound of the leaf.
+    /// The range continues behind this bound of the leaf.
     On(Vec<u8>),
 }
 

@@ -28,6 +28,7 @@ const KEYSPACE: KeyspaceId = KeyspaceId(1);
 const MUCH: u64 = 256 << 20;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+type Record = (Vec<u8>, Vec<u8>);
 
 /// A keyspace on a simulated disk.
 pub(crate) struct World {
@@ -163,8 +164,8 @@ impl World {
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         direction: Direction,
         most: usize,
-    ) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let (mut found, mut near): (Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>) = (Vec::new(), None);
+    ) -> Vec<Record> {
+        let (mut found, mut near): (Vec<Record>, Option<Vec<u8>>) = (Vec::new(), None);
         loop {
             let from = near.as_deref().map(Bound::Excluded);
             let is_forward = direction == Direction::Forward;

@@ -1,13 +1,13 @@
 //! All leaves, and the index that leads to them.
 //!
 //! ```text
-//!   index: lower bound -> who         block 0            block 7              block 3
+//!   index: lower bound -> block       block 0            block 7              block 3
 //!   "" -> 0, "cat" -> 7, "dog" -> 3   [ant .. bee]  ->   [cat .. cow]   ->    [dog .. yak]
 //! ```
 //!
 //! The index says for each leaf the block and the *incarnation* of its bounds, and the block says its incarnation too.
-//! Bounds of an incarnation never change, so a thread that the index leads to a block looks whether it is still
-//! who was meant, and if not, looks again.
+//! Bounds of an incarnation never change, so a thread that the index leads to a block compares the two, and looks
+//! again where they differ.
 //!
 //! **Readers** take the version of the leaf's latch, check the incarnation, read, and validate the version.
 //! **Writers** of records hold the latch of one leaf. **Changes of bounds** (`shape`) hold `changing` and the latches of
@@ -41,7 +41,7 @@ pub(crate) const SPARSE_WORDS: usize = BLOCK_WORDS / 4;
 const RECORDS: usize = 0;
 const CHANGED: usize = 1;
 
-/// Which block, and who it is: 24 bits of the block, and the incarnation.
+/// A block, in 24 bits, and the incarnation of its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Home(u64);
 
@@ -52,7 +52,6 @@ impl Home {
         Home(incarnation << BLOCK_BITS | u64::from(block))
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "it is masked to 24 bits")]
     pub(crate) fn block(self) -> u32 {
         (self.0 & ((1 << BLOCK_BITS) - 1)) as u32
     }
@@ -122,7 +121,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Makes a tree of one leaf, without records.
+    /// Makes a tree without records, which has one leaf.
     pub(crate) fn new() -> Tree {
         let tree = Tree {
             blocks: Blocks::new(BLOCK_WORDS),
@@ -221,13 +220,13 @@ impl Tree {
         (Leaf::new(words), &latches.0[index])
     }
 
-    /// Latches a block, whoever it is.
+    /// Latches a block, whatever its incarnation.
     pub(crate) fn latch(&self, block: u32) -> Held<'_> {
         let (leaf, latch) = self.block(block);
         Held { leaf, block, guard: latch.lock() }
     }
 
-    /// Latches a block if it is still who was meant.
+    /// Latches a block if its incarnation is still this one.
     pub(crate) fn latch_if(&self, home: Home) -> Option<Held<'_>> {
         let held = self.latch(home.block());
         if held.leaf.incarnation() == home.incarnation() {

@@ -24,8 +24,8 @@ use spinney_io::Purpose;
 
 use crate::image::{IMAGE, decode};
 use crate::leaf::value_of;
-use crate::loader::read_images;
 use crate::place::Place;
+use crate::read::read_images;
 
 /// An image that was found.
 #[derive(Debug)]

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 
 use spinney_base::runtime::SplitMix;
+use spinney_base::shim::Mutex;
 use spinney_base::{Lsn, ValueRef};
 use spinney_engine::{Engine as _, OwnedValue};
 use spinney_io::sim::{CrashMode, SimDisk};
@@ -34,7 +35,7 @@ fn write_one(world: &World, random: &mut SplitMix, log: &Mutex<Vec<Logged>>) {
         }
     };
     // Records are noted in the order of the log.
-    let mut log = log.lock().unwrap();
+    let mut log = log.lock();
     let lsn = world.write(&key, value.as_ref().map(OwnedValue::as_value), 0).unwrap();
     log.push((lsn, key, value));
 }
@@ -72,7 +73,7 @@ fn crash_beside_writers(seed: u64) -> usize {
     for _ in 0..draw(&mut random, 3000) {
         write_one(&world, &mut random, &log);
     }
-    if seed % 4 > 0 {
+    if !seed.is_multiple_of(4) {
         world.checkpoint();
     }
     let is_done = AtomicBool::new(false);
@@ -85,8 +86,8 @@ fn crash_beside_writers(seed: u64) -> usize {
         if !states.contains(&"test") || !step.is_multiple_of(every) {
             return None;
         }
-        let length = of_log.try_lock().ok()?.len();
-        of_steps.lock().unwrap().insert(step, length);
+        let length = of_log.try_lock()?.len();
+        of_steps.lock().insert(step, length);
         Some(mode)
     };
     world.disk.capture_when(Arc::new(policy));
@@ -102,16 +103,16 @@ fn crash_beside_writers(seed: u64) -> usize {
         for _ in 0..6 {
             let _one_at_a_time = world.engine.publishing.lock();
             // All up to here is applied: writes are noted under the lock.
-            let redo = { log.lock().unwrap().last().map_or(Lsn::ZERO, |(lsn, ..)| *lsn) };
+            let redo = { log.lock().last().map_or(Lsn::ZERO, |(lsn, ..)| *lsn) };
             world.engine.publish_all(redo, || ()).unwrap();
         }
         is_done.store(true, SeqCst);
     });
-    let log = log.lock().unwrap();
+    let log = log.lock();
     let captures = world.disk.take_captures();
     let count = captures.len().min(6);
     for capture in captures.into_iter().take(6) {
-        let length = lengths.lock().unwrap()[&capture.step];
+        let length = lengths.lock()[&capture.step];
         let (world, model) = reopen(capture.image, &log[..length]);
         world.checkpoint();
         world.after_crash().check(&model);

@@ -91,7 +91,7 @@ fn operations_agree_with_a_map() {
                 }
                 _ if step % 40 < 2 => {
                     world.checkpoint();
-                    if random.next_u64() % 3 == 0 {
+                    if random.next_u64().is_multiple_of(3) {
                         world.check(&model);
                         world = world.after_crash();
                         world.check(&model);

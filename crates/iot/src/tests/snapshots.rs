@@ -48,7 +48,7 @@ fn snapshots_stay_as_they_were() {
         for number in 0..8_u64 {
             for step in 0..1500_u64 {
                 let key = key(random.next_u64() % 2000);
-                if random.next_u64() % 3 == 0 {
+                if random.next_u64().is_multiple_of(3) {
                     world.write(&key, None, number).unwrap();
                     model.remove(&key);
                 } else {
@@ -61,7 +61,7 @@ fn snapshots_stay_as_they_were() {
             let snapshot = engine.begin_snapshot(SnapshotNumber(number + 1)).unwrap();
             snapshots.push((snapshot, model.clone()));
             world.checkpoint();
-            if random.next_u64() % 3 == 0 {
+            if random.next_u64().is_multiple_of(3) {
                 let gone = random.next_u64() as usize % snapshots.len();
                 snapshots.swap_remove(gone);
             }

@@ -80,7 +80,7 @@ impl Counting {
         let numbers = || (from..from + 240).step_by(3);
         let before: Vec<u64> =
             numbers().map(|number| self.known[number as usize][0].load(SeqCst)).collect();
-        let forward = random.next_u64() % 2 == 0;
+        let forward = random.next_u64().is_multiple_of(2);
         let direction = if forward { Direction::Forward } else { Direction::Reverse };
         let bounds = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
         let mut found = self.world.range(bounds, direction, 1 + random.next_u64() as usize % 50);
