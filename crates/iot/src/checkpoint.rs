@@ -50,9 +50,25 @@ enum Which {
     Fresh,
 }
 
+/// A walk through all leaves.
+#[derive(Debug)]
+struct Walk {
+    which: Which,
+    /// Where it continues; `None` at the end.
+    at: Option<Vec<u8>>,
+    at_once: usize,
+    written: usize,
+}
+
+impl Walk {
+    fn new(which: Which) -> Walk {
+        Walk { which, at: Some(Vec::new()), at_once: AT_ONCE, written: 0 }
+    }
+}
+
 /// A leaf that was copied.
 #[derive(Debug)]
-pub(crate) struct Copied {
+struct Copied {
     home: Home,
     bytes: Vec<u8>,
 }
@@ -80,8 +96,7 @@ impl Iot {
     pub(crate) fn publish_all(&self, redo: Lsn, beside: impl FnOnce()) -> Result<()> {
         // Before the walk: what is superseded from here on may be named by images.
         let cut = self.values.cut(redo.0);
-        let is_new = self.named.lock().is_none();
-        if is_new && self.tree.records() == 0 && self.tree.leaves() == 1 && self.values.is_empty() {
+        if self.has_nothing() {
             return self.publish_nothing(redo);
         }
         // A step needs images of all bounds.
@@ -91,6 +106,42 @@ impl Iot {
         self.publish_images(redo, || self.values.list(&cut))?;
         self.values.settle(&cut);
         Ok(())
+    }
+
+    /// Does the same and takes its time: it rests between pieces, as [`Engine::checkpoint_slowly`] says. Nothing is held
+    /// then, so another slot may be published meanwhile, which has more.
+    pub(crate) fn publish_slowly(
+        &self,
+        redo: Lsn,
+        rest: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<()> {
+        let cut = self.values.cut(redo.0);
+        let (mut walk, expected) = (Walk::new(Which::Changed), self.tree.changed().max(1));
+        let mut has_time = !self.has_nothing() && rest(0.0);
+        loop {
+            let goes_further = {
+                let _one_at_a_time = self.publishing.lock();
+                self.context.poison.check()?;
+                if self.has_nothing() {
+                    return self.publish_nothing(redo);
+                }
+                self.advance(&mut walk)?
+            };
+            if !goes_further {
+                break;
+            }
+            has_time = has_time && rest((walk.written as f64 / expected as f64).min(1.0));
+        }
+        let _one_at_a_time = self.publishing.lock();
+        self.publish_images(redo.max(self.redo()), || self.values.list(&cut))?;
+        self.values.settle(&cut);
+        Ok(())
+    }
+
+    /// Whether there was never a record, as far as slots tell, and there is none.
+    fn has_nothing(&self) -> bool {
+        let is_new = self.named.lock().is_none();
+        is_new && self.tree.records() == 0 && self.tree.leaves() == 1 && self.values.is_empty()
     }
 
     /// Publishes an empty keyspace without images.
@@ -151,30 +202,37 @@ impl Iot {
 
     /// Writes leaves that have changed, or are fresh. Returns how many.
     fn write_leaves(&self, which: Which) -> Result<usize> {
+        let mut walk = Walk::new(which);
+        while self.advance(&mut walk)? {}
+        Ok(walk.written)
+    }
+
+    /// Writes the next leaves of a walk, if it has not ended. Returns whether it goes further. The caller holds
+    /// `publishing`.
+    fn advance(&self, walk: &mut Walk) -> Result<bool> {
         let gone = std::mem::take(&mut *self.tree.gone.lock());
         gone.into_iter().for_each(|place| self.let_go(place));
-        let (mut at, mut written, mut at_once) = (Some(Vec::new()), 0, AT_ONCE);
-        while let Some(from) = at.take() {
-            // What may wait leaves room for a step.
-            let some = || self.write_some(&from, which, at_once);
-            let some = if which == Which::Changed { without_reserve(some) } else { some() };
-            match some {
-                Ok((next, count)) => {
-                    at = next;
-                    written += count;
+        let Some(from) = walk.at.take() else { return Ok(false) };
+        let (which, at_once) = (walk.which, walk.at_once);
+        // What may wait leaves room for a step.
+        let some = || self.write_some(&from, which, at_once);
+        let some = if which == Which::Changed { without_reserve(some) } else { some() };
+        match some {
+            Ok((next, count)) => {
+                walk.at = next;
+                walk.written += count;
+            }
+            Err(error) if !error.is_full() => return Err(error),
+            Err(error) => {
+                let is_small = at_once == AT_ONCE_FULL;
+                if is_small && !(which == Which::Changed && self.step()?) {
+                    return Err(error);
                 }
-                Err(error) if !error.is_full() => return Err(error),
-                Err(error) => {
-                    let is_small = at_once == AT_ONCE_FULL;
-                    if is_small && !(which == Which::Changed && self.step()?) {
-                        return Err(error);
-                    }
-                    at_once = AT_ONCE_FULL;
-                    at = Some(from);
-                }
+                walk.at_once = AT_ONCE_FULL;
+                walk.at = Some(from);
             }
         }
-        Ok(written)
+        Ok(walk.at.is_some())
     }
 
     /// Writes some leaves from a key on. Returns where to go on, and how many there were.

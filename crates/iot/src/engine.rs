@@ -259,6 +259,15 @@ impl Engine for Iot {
         self.publish_all(redo, || ()).inspect_err(|_| self.set_dirty(true))
     }
 
+    fn checkpoint_slowly(&self, redo: Lsn, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
+        if self.is_replaying() {
+            return Ok(());
+        }
+        let _inside = probe::enter("checkpoint");
+        self.set_dirty(false);
+        self.publish_slowly(redo, rest).inspect_err(|_| self.set_dirty(true))
+    }
+
     fn is_dirty(&self) -> bool {
         self.progress.is_dirty.load(SeqCst)
     }

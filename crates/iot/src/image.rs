@@ -216,6 +216,27 @@ mod tests {
         }
     }
 
+    /// Bytes that are changed behind a right checksum are refused, or are those of some leaf.
+    #[test]
+    fn nonsense_does_not_panic() {
+        let keys: Vec<Vec<u8>> = (0..40_u8).map(|at| vec![b'c', at, at]).collect();
+        let entries = keys.iter().map(|key| Entry { key, value: &[7; 20], flags: 0 });
+        let bytes = encode(Bounds { lower: b"c", upper: Some(b"d") }, entries);
+        let mut random = spinney_base::runtime::SplitMix(1);
+        let mut sound = 0;
+        for _ in 0..20_000 {
+            let mut bytes = bytes.clone();
+            for _ in 0..1 + random.next_u64() % 3 {
+                let place = HEADER_BYTES as u64 + random.next_u64() % (bytes.len() - 32) as u64;
+                bytes[place as usize] = random.next_u64() as u8;
+            }
+            sound += usize::from(decode(&bytes).is_ok());
+            let payload = &bytes[HEADER_BYTES..];
+            _ = Payload::decode(&payload[random.next_u64() as usize % payload.len()..]);
+        }
+        assert!(sound > 1000 && sound < 20_000, "{sound} were leaves");
+    }
+
     #[test]
     fn a_payload_is_what_it_was() {
         let places = vec![Place::from_word(9 << 32 | 128, 2), Place::from_word(8 << 32 | 140, 0)];

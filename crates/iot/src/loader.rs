@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 
+use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, Generation, PageNumber, Result};
 use spinney_extent::LargePointer;
 use spinney_extent::values::LargeExtent;
 use spinney_io::Purpose;
+use spinney_leaf::Entry;
 
 use crate::engine::Iot;
 use crate::image::Image;
-use crate::leaf::{BLOCK_WORDS, LARGE, words_of};
+use crate::leaf::{BLOCK_WORDS, LARGE, value_of, words_of};
 use crate::place::Place;
 use crate::read::{READ_AT_ONCE, read_images};
 use crate::tree::Index;
@@ -61,7 +63,16 @@ impl Iot {
             return Err(self.is_no_neighbour(Some(&place), "a leaf that follows", bounds.lower));
         }
         let lengths = (0..image.records.len()).map(|index| image.records.lengths(index));
-        if words_of(bounds, lengths) > BLOCK_WORDS {
+        let is_record = |entry: Entry<'_>| {
+            let is_key = entry.key.len() <= KEY_BYTES_MAX;
+            is_key && self.values.check(entry.key.len(), value_of(&entry)).is_ok()
+        };
+        let are_bounds = [bounds.lower, bounds.upper.unwrap_or_default()]
+            .iter()
+            .all(|bound| bound.len() <= KEY_BYTES_MAX);
+        // Else the leaf could not be split later.
+        let is_leaf = are_bounds && image.records.iter().all(is_record);
+        if !is_leaf || words_of(bounds, lengths) > BLOCK_WORDS {
             return Err(self.is_no_neighbour(Some(&place), "an image of one leaf", bounds.lower));
         }
         let home = self.tree.make(bounds, image.records.iter(), Some(place));

@@ -17,6 +17,7 @@ use crate::engine::Iot;
 use crate::image::decode;
 use crate::leaf::BLOCK_BYTES;
 use crate::read::{READ_AT_ONCE, read_block, read_images};
+use crate::shape::Joined;
 
 /// Records of a scan of a check.
 const CHECKED_AT_ONCE: usize = 1000;
@@ -155,7 +156,7 @@ impl Maintain for Iot {
 
     fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
         self.context.poison.check()?;
-        let (next, joined) = self.tree.join_some(from, COMPACTED_AT_ONCE);
+        let Joined { next, looked, joined } = self.tree.join_some(from, COMPACTED_AT_ONCE);
         if joined > 0 {
             self.set_dirty(true);
         }
@@ -164,8 +165,7 @@ impl Maintain for Iot {
             Bound::Excluded(upper) => &next[..] < upper,
             Bound::Unbounded => true,
         };
-        let bytes = (COMPACTED_AT_ONCE * BLOCK_BYTES) as u64;
-        Ok(Compacted { bytes, next: next.filter(is_within) })
+        Ok(Compacted { bytes: (looked * BLOCK_BYTES) as u64, next: next.filter(is_within) })
     }
 
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {

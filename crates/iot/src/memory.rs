@@ -65,6 +65,9 @@ impl Iot {
             return Ok(bytes);
         }
         self.memory.release(bytes);
+        // So that whoever divides memory knows at once.
+        self.follow_memory();
+        self.context.memory.set_full(true);
         let (needed, target) = (self.needed(reserved), self.context.memory.target());
         let path = self.context.path();
         let text = format!("{needed} bytes of memory are needed, and there are {target}");
@@ -90,7 +93,7 @@ impl Iot {
             return false;
         }
         *joined_at = removed;
-        self.tree.join_some(&[], usize::MAX).1 > 0
+        self.tree.join_some(&[], usize::MAX).joined > 0
     }
 
     /// Counts what is used, and tells the account.

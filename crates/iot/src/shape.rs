@@ -119,26 +119,35 @@ impl Tree {
         Ok(())
     }
 
-    /// Joins leaves that are not full from a key on, and looks at `most` of them. Returns where to go on, `None` at the
-    /// end of all keys, and how many were joined.
-    pub(crate) fn join_some(&self, from: &[u8], most: usize) -> (Option<Vec<u8>>, usize) {
-        let (mut at, mut joined) = (from.to_vec(), 0);
-        for _ in 0..most {
+    /// Joins leaves that are not full from a key on, and looks at `most` of them.
+    pub(crate) fn join_some(&self, from: &[u8], most: usize) -> Joined {
+        let mut all = Joined { next: Some(from.to_vec()), looked: 0, joined: 0 };
+        while all.looked < most
+            && let Some(at) = all.next.take()
+        {
+            all.looked += 1;
             let _alone = self.changing.lock();
             if self.join(&at, DENSE_WORDS) {
-                joined += 1;
+                all.joined += 1;
+                all.next = Some(at);
                 continue;
             }
             let held = self.lock(&at);
             let (_, upper) = held.bounds();
             held.release_unchanged();
-            match upper {
-                Some(upper) => at = upper,
-                None => return (None, joined),
-            }
+            all.next = upper;
         }
-        (Some(at), joined)
+        all
     }
+}
+
+/// What was done to leaves that follow each other.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    /// Where the next one begins; `None` at the end of all keys.
+    pub(crate) next: Option<Vec<u8>>,
+    pub(crate) looked: usize,
+    pub(crate) joined: usize,
 }
 
 /// Copies the records of a leaf with one more, or with another value of one.

@@ -180,6 +180,47 @@ fn changes_beside_a_checkpoint_without_a_log() {
     }
 }
 
+/// A checkpoint that takes its time holds nothing while it rests, and has all that was before it.
+#[test]
+fn a_slow_checkpoint_has_all_that_was_before() {
+    for seed in 0..10 {
+        let world = World::on(SimDisk::new(seed), MUCH, false);
+        let (mut random, mut model) = (SplitMix(seed), Model::new());
+        for round in 0..3_u8 {
+            for number in 0..6000 {
+                let value = vec![round; draw(&mut random, 150) as usize];
+                world.put(&key(number), &value);
+                model.insert(key(number), value);
+            }
+            let (mut rests, mut later) = (0, model.clone());
+            let mut rest = |share: f64| {
+                rests += 1;
+                assert!((0.0..=1.0).contains(&share));
+                for _ in 0..300 {
+                    let (key, value) = (key(draw(&mut random, 9000)), vec![round + 100; 90]);
+                    world.put(&key, &value);
+                    later.insert(key, value);
+                }
+                if draw(&mut random, 3) == 0 {
+                    // Another one, and a check, as nothing is held.
+                    world.checkpoint();
+                    world.verify().unwrap();
+                }
+                draw(&mut random, 20) > 0
+            };
+            world.engine.checkpoint_slowly(Lsn::ZERO, &mut rest).unwrap();
+            assert!(rests > 0);
+            let all = world.after_crash().all();
+            let is_right = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+                model.get(key) == Some(value) || later.get(key) == Some(value)
+            };
+            assert!(all.iter().all(is_right) && model.keys().all(|key| all.contains_key(key)));
+            world.check(&later);
+            model = later;
+        }
+    }
+}
+
 /// A checkpoint that meets a full disk leaves the one before, or goes in steps, and the next one has all.
 #[test]
 fn a_checkpoint_without_room_goes_in_steps() {

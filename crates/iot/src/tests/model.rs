@@ -106,8 +106,8 @@ fn operations_agree_with_a_map() {
             world.remove(key);
         }
         world.check(&Model::new());
-        let (_, joined) = world.engine.tree.join_some(&[], usize::MAX);
-        assert!(world.engine.tree.leaves() <= 2, "{joined} joined at the end, seed {seed}");
+        let joined = world.engine.tree.join_some(&[], usize::MAX);
+        assert!(world.engine.tree.leaves() <= 2, "{joined:?} joined at the end, seed {seed}");
     }
 }
 
