@@ -540,7 +540,7 @@ impl Leaf<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use spinney_base::runtime::SplitMix;

@@ -50,8 +50,10 @@ mod place;
 mod read;
 mod salvage;
 mod scan;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod shape;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod tree;
 
