@@ -28,7 +28,7 @@ const SNAPSHOT_BYTES_MIN: u64 = 16 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     reserved: AtomicU64,
-    /// Bytes of what is neither leaves nor the index, when the background looked last.
+    /// Bytes of what is no leaf, when the background looked last.
     others: AtomicU64,
     /// Records removed so far, and when leaves were joined last.
     removed: AtomicU64,
@@ -48,7 +48,7 @@ impl Memory {
 impl Iot {
     /// Bytes of memory that the keyspace takes.
     pub(crate) fn used(&self) -> u64 {
-        self.tree.bytes() + self.memory.others.load(Relaxed)
+        self.tree.leaf_bytes() + self.memory.others.load(Relaxed)
     }
 
     /// Reserves memory for a record with this number of bytes. Returns the bytes that were reserved.
@@ -98,7 +98,7 @@ impl Iot {
 
     /// Counts what is used, and tells the account.
     pub(crate) fn follow_memory(&self) {
-        let others = self.values.bytes() + self.pre_images.memory_bytes();
+        let others = self.tree.index_bytes() + self.values.bytes() + self.pre_images.memory_bytes();
         self.memory.others.store(others, Relaxed);
         let (account, used) = (&self.context.memory, self.used());
         let target = account.target();

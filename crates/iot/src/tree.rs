@@ -207,10 +207,20 @@ impl Tree {
         self.blocks.used()
     }
 
+    /// Bytes of memory of leaves.
+    pub(crate) fn leaf_bytes(&self) -> u64 {
+        self.leaves() * (BLOCK_BYTES + size_of::<VersionLatch>()) as u64
+    }
+
+    /// Bytes of memory of the index.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let index = self.index.load();
+        (index.bytes() + index.retired_bytes()) as u64
+    }
+
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> u64 {
-        self.leaves() * (BLOCK_BYTES + size_of::<VersionLatch>()) as u64
-            + self.index.load().bytes() as u64
+        self.leaf_bytes() + self.index_bytes()
     }
 
     /// Returns a block and its latch.
