@@ -180,6 +180,57 @@ fn changes_beside_a_checkpoint_without_a_log() {
     }
 }
 
+/// Large values that are replaced beside a checkpoint are those of the slot or later ones after a crash: none is
+/// written over, and none is left behind.
+#[test]
+fn large_values_beside_a_checkpoint_without_a_log() {
+    for seed in 0..8 {
+        let mut world = World::on(SimDisk::new(seed), MUCH, false);
+        let mut random = SplitMix(seed);
+        let mut model = Model::new();
+        for round in 0..10_u8 {
+            let mut put = |model: &mut Model, byte: u8| {
+                for _ in 0..12 {
+                    let (key, value) = (key(draw(&mut random, 24)), vec![byte; 9000]);
+                    match draw(&mut random, 6) {
+                        0 => {
+                            world.remove(&key);
+                            model.remove(&key);
+                        }
+                        1 => {
+                            world.put(&key, &value[..30]);
+                            model.insert(key, value[..30].to_vec());
+                        }
+                        _ => {
+                            world.put_large(&key, &value);
+                            model.insert(key, value);
+                        }
+                    }
+                }
+            };
+            put(&mut model, round);
+            let mut later = model.clone();
+            world.checkpoint_beside(|| put(&mut later, round + 100)).unwrap();
+            world.check(&later);
+            world = world.after_crash();
+            let all = world.all();
+            let is_right = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+                model.get(key) == Some(value) || later.get(key) == Some(value)
+            };
+            assert!(all.iter().all(is_right));
+            // What is written now takes places that nothing names.
+            (0..12).for_each(|at| world.put_large(&[at], &[255; 9000]));
+            (0..12).for_each(|at| world.remove(&[at]));
+            world.checkpoint();
+            world.check(&all);
+            let large = all.values().filter(|value| value.len() == 9000).count() as u64;
+            assert_eq!(world.engine.stats().large_values, large);
+            model = all;
+        }
+        assert!(world.engine.stats().file_bytes < 3 << 20, "{}", world.engine.stats().file_bytes);
+    }
+}
+
 /// A checkpoint that takes its time holds nothing while it rests, and has all that was before it.
 #[test]
 fn a_slow_checkpoint_has_all_that_was_before() {
