@@ -86,7 +86,8 @@ pub fn append_bytes(words: &[Word], offset: usize, length: usize, out: &mut Vec<
     let (whole, rest) = out[begin..].as_chunks_mut::<WORD_BYTES>();
     let count = whole.len();
     let mut low = load(words.first());
-    for (target, word) in whole.iter_mut().zip(words.iter().skip(1)) {
+    for (index, (target, word)) in whole.iter_mut().zip(words.iter().skip(1)).enumerate() {
+        interrupt(index, count);
         let high = load(Some(word));
         *target = join(low, high).to_le_bytes();
         low = high;
