@@ -58,6 +58,23 @@ fn scan(tree: &Tree, direction: Direction, stay: &[u8]) {
 }
 
 #[test]
+fn a_value_is_read_whole() {
+    check(2_000, || {
+        let tree = world(2);
+        let writer = thread(&tree, |tree| [7, 8].into_iter().for_each(|byte| put(tree, 0, byte)));
+        let mut last = 0;
+        for _ in 0..3 {
+            let mut out = Vec::new();
+            assert_eq!(tree.get(&[0], &mut out), Found::Inline);
+            assert!(out.len() == VALUE_BYTES && out.iter().all(|byte| *byte == out[0]));
+            assert!([0, 7, 8].contains(&out[0]) && out[0] >= last);
+            last = out[0];
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
 fn a_split_hides_no_key() {
     check(2_000, || {
         let tree = world(6);
