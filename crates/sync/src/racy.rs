@@ -132,7 +132,10 @@ pub fn store_parts(words: &[Word], parts: [&[u8]; 2]) {
     let count = (parts[0].len() + parts[1].len()).div_ceil(WORD_BYTES);
     let words = &words[..count];
     let store = |index: usize, word: u64| {
-        interrupt(index, count);
+        // Once, so that it does not keep step with a reader that is interrupted twice.
+        if index == count / 2 {
+            interrupt(index, count);
+        }
         words[index].store(word.to_le(), Relaxed);
     };
     let (mut carry, mut filled, mut index) = (0_u64, 0, 0);
