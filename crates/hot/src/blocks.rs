@@ -1,25 +1,13 @@
-//! Memory of leaves: blocks, each with its latch and the reference bits of its records.
-//!
-//! Chunks of blocks, each as long as all before it together, are mapped when they are first needed and
-//! stay, so that a reader that lost a race reads words that mean nothing and never memory that is gone.
-//! Memory of a free block that is not needed soon goes back to the system.
+//! Blocks of leaves ([`spinney_sync::blocks`]), each with its latch and the reference bits of its records.
 //!
 //! **Reference bits**, two for each slot, are no part of the leaf: readers set them without its latch, and
 //! a bit that a late reader sets in the wrong place changes only what leaves the tier next.
 
-use std::sync::OnceLock;
-
-use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_leaf::Leaf;
-use spinney_sync::racy::Word;
-use spinney_sync::{VersionLatch, ZeroedAtomics};
+use spinney_sync::{Beside, VersionLatch, ZeroedAtomics};
 
 use crate::leaf::{BLOCK_WORDS, RECORDS_MAX};
-
-/// Blocks of the first chunk.
-const FIRST: usize = 16;
-const CHUNKS: usize = 20;
 
 /// Words of reference bits of one block.
 const REFERENCE_WORDS: usize = (RECORDS_MAX * BITS).div_ceil(64);
@@ -33,47 +21,30 @@ pub(crate) const REFERENCE_MAX: u64 = (1 << BITS) - 1;
 pub(crate) const BLOCK_BYTES: u64 =
     ((BLOCK_WORDS + REFERENCE_WORDS) * 8 + size_of::<VersionLatch>() + 4) as u64;
 
-/// Free blocks whose memory is kept: a rewrite takes two at most. With none, splits and merges would ask
-/// the system each time.
-const KEPT: usize = 4;
-
+/// What lies beside the blocks of a chunk.
 #[derive(Debug)]
-struct Chunk {
-    words: ZeroedAtomics<Word>,
+pub(crate) struct OfChunk {
     references: ZeroedAtomics<AtomicU64>,
     latches: Box<[VersionLatch]>,
 }
 
-/// All blocks. Thread-safe.
-#[derive(Debug, Default)]
-pub(crate) struct Blocks {
-    chunks: [OnceLock<Chunk>; CHUNKS],
-    free: Mutex<Free>,
-    /// Blocks that are leaves.
-    used: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Free {
-    /// First block that was never one.
-    end: usize,
-    /// Blocks without memory, and with it.
-    bare: Vec<u32>,
-    backed: Vec<u32>,
-}
-
-/// Returns the chunk of a block and the position in it.
-#[inline]
-fn place(block: usize) -> (usize, usize) {
-    if block < FIRST {
-        return (0, block);
+impl Beside for OfChunk {
+    fn of(blocks: usize) -> OfChunk {
+        OfChunk {
+            references: ZeroedAtomics::new(blocks * REFERENCE_WORDS),
+            latches: (0..blocks).map(|_| VersionLatch::new()).collect(),
+        }
     }
-    let chunk = (block / FIRST).ilog2() as usize + 1;
-    (chunk, block - (FIRST << (chunk - 1)))
 }
 
-fn chunk_length(chunk: usize) -> usize {
-    FIRST << chunk.saturating_sub(1)
+/// All blocks. Thread-safe.
+#[derive(Debug)]
+pub(crate) struct Blocks(spinney_sync::Blocks<OfChunk>);
+
+impl Default for Blocks {
+    fn default() -> Blocks {
+        Blocks(spinney_sync::Blocks::new(BLOCK_WORDS))
+    }
 }
 
 impl Blocks {
@@ -82,63 +53,34 @@ impl Blocks {
     /// # Panics
     /// When the system has no memory, as all allocation does.
     pub(crate) fn take(&self) -> u32 {
-        self.used.fetch_add(1, Relaxed);
-        let mut free = self.free.lock();
-        let listed = free.backed.pop().or_else(|| free.bare.pop());
-        if let Some(block) = listed {
-            return block;
-        }
-        let block = free.end;
-        let (chunk, _) = place(block);
-        self.chunks[chunk].get_or_init(|| {
-            let length = chunk_length(chunk);
-            Chunk {
-                words: ZeroedAtomics::new(length * BLOCK_WORDS),
-                references: ZeroedAtomics::new(length * REFERENCE_WORDS),
-                latches: (0..length).map(|_| VersionLatch::new()).collect(),
-            }
-        });
-        free.end += 1;
-        u32::try_from(block).expect("blocks are fewer than 2^24")
+        self.0.take()
     }
 
     /// Gives a block back that is no leaf any more and whose latch nobody holds.
     pub(crate) fn give(&self, block: u32) {
-        self.used.fetch_sub(1, Relaxed);
-        let surplus = {
-            let mut free = self.free.lock();
-            free.backed.push(block);
-            if free.backed.len() > KEPT { Some(free.backed.remove(0)) } else { None }
-        };
-        let Some(surplus) = surplus else { return };
-        let (chunk, index) = self.chunk(surplus);
-        chunk.words.give_back(index * BLOCK_WORDS, BLOCK_WORDS);
-        self.free.lock().bare.push(surplus);
+        self.0.give(block);
     }
 
     /// Number of leaves.
     pub(crate) fn used(&self) -> u64 {
-        self.used.load(Relaxed)
+        self.0.used()
     }
 
     /// Bytes of all leaves.
     pub(crate) fn bytes(&self) -> u64 {
-        self.used.load(Relaxed) * BLOCK_BYTES
-    }
-
-    fn chunk(&self, block: u32) -> (&Chunk, usize) {
-        let (chunk, index) = place(block as usize);
-        (self.chunks[chunk].get().expect("a block that was taken"), index)
+        self.0.used() * BLOCK_BYTES
     }
 
     /// Returns a block that was taken.
     #[inline]
     pub(crate) fn block(&self, block: u32) -> Block<'_> {
-        let (chunk, index) = self.chunk(block);
+        let (words, beside, index) = self.0.block(block);
         Block {
-            leaf: Leaf::new(&chunk.words[index * BLOCK_WORDS..][..BLOCK_WORDS]),
-            latch: &chunk.latches[index],
-            references: References(&chunk.references[index * REFERENCE_WORDS..][..REFERENCE_WORDS]),
+            leaf: Leaf::new(words),
+            latch: &beside.latches[index],
+            references: References(
+                &beside.references[index * REFERENCE_WORDS..][..REFERENCE_WORDS],
+            ),
         }
     }
 }

@@ -36,7 +36,7 @@
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
 
-use spinney_sync::racy::Word;
+use spinney_sync::racy::{self, Word};
 
 /// Bytes of a word.
 pub const WORD: usize = 8;
@@ -316,56 +316,12 @@ impl<'a> Leaf<'a> {
     /// Appends `bytes` bytes from byte `skip` of word `at` on; zeros where a race leads out of the block.
     #[inline]
     fn append(&self, at: usize, skip: usize, bytes: usize, out: &mut Vec<u8>) {
-        let begin = out.len();
-        out.resize(begin + bytes, 0);
-        let (first, skipped) = (at + skip / WORD, skip % WORD);
-        let last = first + (skipped + bytes).div_ceil(WORD);
-        let Some(words) = self.words.get(first..last) else { return };
-        let shift = 8 * skipped;
-        let join = |low: u64, high: u64| low >> shift | high << 1 << (63 - shift);
-        let (whole, rest) = out[begin..].as_chunks_mut::<WORD>();
-        let count = whole.len();
-        let mut low = words.first().map_or(0, |word| u64::from_le(word.load(Relaxed)));
-        for (target, word) in whole.iter_mut().zip(words.iter().skip(1)) {
-            let high = u64::from_le(word.load(Relaxed));
-            *target = join(low, high).to_le_bytes();
-            low = high;
-        }
-        // The last whole one, where nothing follows, and what is less than a word.
-        if count > 0 && words.len() == count {
-            whole[count - 1] = low.to_le_bytes();
-        }
-        if !rest.is_empty() {
-            let high = words.get(count + 1).map_or(0, |word| u64::from_le(word.load(Relaxed)));
-            rest.copy_from_slice(&join(low, high).to_le_bytes()[..rest.len()]);
-        }
+        racy::append_bytes(self.words, at * WORD + skip, bytes, out);
     }
 
     /// Stores two byte strings one behind the other from word `at` on.
     fn store_bytes(&self, at: usize, parts: [&[u8]; 2]) {
-        let (mut carry, mut filled, mut index) = (0_u64, 0, at);
-        for part in parts {
-            let (whole, rest) = part.as_chunks::<WORD>();
-            for bytes in whole {
-                let word = u64::from_le_bytes(*bytes);
-                self.store(index, carry | word << filled);
-                carry = word >> 1 >> (63 - filled);
-                index += 1;
-            }
-            let mut bytes = [0; WORD];
-            bytes[..rest.len()].copy_from_slice(rest);
-            let (word, bits) = (u64::from_le_bytes(bytes), 8 * rest.len());
-            carry |= word << filled;
-            if filled + bits >= 64 {
-                self.store(index, carry);
-                carry = word >> 1 >> (63 - filled);
-                index += 1;
-            }
-            filled = (filled + bits) % 64;
-        }
-        if filled > 0 {
-            self.store(index, carry);
-        }
+        racy::store_parts(&self.words[at..], parts);
     }
 
     /// Appends the lower bound.

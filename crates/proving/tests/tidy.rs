@@ -27,7 +27,7 @@ const GROUND: [&str; 15] = [
 ];
 
 /// Engines, which only `spinney-db` may use. A new one is entered here.
-const ENGINES: [&str; 3] = ["spinney-treeline", "spinney-turtle", "spinney-tiered"];
+const ENGINES: [&str; 4] = ["spinney-treeline", "spinney-turtle", "spinney-tiered", "spinney-iot"];
 
 /// Which crates of the workspace a crate may use, by the ends of their names. A new crate, and a new
 /// arrow, is entered here by a reviewed change. Engines have no row: they may use the ground.

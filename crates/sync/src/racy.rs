@@ -8,11 +8,13 @@
 //! [`RacyWords`] is a ring: word indexes wrap at its length, so a record may lie across the end.
 //! Memory is zeroed lazily by the operating system, so what was never written costs nothing.
 //!
-//! [`store_bytes`] and [`copy_bytes`] do the same on words that lie elsewhere, in the order in
+//! [`store_bytes`], [`copy_bytes`] and their like do the same on words that lie elsewhere, in the order in
 //! which the bytes would lie there, so that while nobody stores they may also be read plainly: the
 //! frames of the page cache, which are lent under a pin.
 //!
 //! **Invariant**: every access to the words is an atomic load or store of a whole word.
+
+use std::cmp::Ordering;
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -66,6 +68,98 @@ pub fn copy_bytes(words: &[Word], offset: usize, out: &mut [u8]) {
         let high = words.get(count + 1).map_or(0, load);
         let word = if shift == 0 { low } else { join(low, high) };
         rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
+    }
+}
+
+/// Appends `length` bytes from `offset` on to `out`; zeros where a race leads beyond the words. They are
+/// valid only once it is known that no thread stored meanwhile.
+#[inline]
+pub fn append_bytes(words: &[Word], offset: usize, length: usize, out: &mut Vec<u8>) {
+    let begin = out.len();
+    out.resize(begin + length, 0);
+    let (first, skipped) = (offset / WORD_BYTES, offset % WORD_BYTES);
+    let last = first + (skipped + length).div_ceil(WORD_BYTES);
+    let Some(words) = words.get(first..last) else { return };
+    let shift = 8 * skipped;
+    let load = |word: Option<&Word>| word.map_or(0, |word| u64::from_le(word.load(Relaxed)));
+    let join = |low: u64, high: u64| low >> shift | high << 1 << (63 - shift);
+    let (whole, rest) = out[begin..].as_chunks_mut::<WORD_BYTES>();
+    let count = whole.len();
+    let mut low = load(words.first());
+    for (index, (target, word)) in whole.iter_mut().zip(words.iter().skip(1)).enumerate() {
+        interrupt(index, count);
+        let high = load(Some(word));
+        *target = join(low, high).to_le_bytes();
+        low = high;
+    }
+    // The last whole one, where nothing follows, and what is less than a word.
+    if count > 0 && words.len() == count {
+        whole[count - 1] = low.to_le_bytes();
+    }
+    if !rest.is_empty() {
+        let high = load(words.get(count + 1));
+        rest.copy_from_slice(&join(low, high).to_le_bytes()[..rest.len()]);
+    }
+}
+
+/// Compares `length` bytes from `offset` on with others; what a race leads to beyond the words counts as
+/// zeros. The answer is valid only once it is known that no thread stored meanwhile.
+#[inline]
+#[must_use]
+pub fn compare_bytes(words: &[Word], offset: usize, length: usize, other: &[u8]) -> Ordering {
+    let (mut at, shift) = (offset / WORD_BYTES, 8 * (offset % WORD_BYTES));
+    let load = |at: usize| words.get(at).map_or(0, |word| u64::from_le(word.load(Relaxed)));
+    let common = length.min(other.len());
+    let mut low = load(at);
+    for piece in other[..common].chunks(WORD_BYTES) {
+        let high = load(at + 1);
+        let mine = (low >> shift | high << 1 << (63 - shift)).to_le_bytes();
+        let order = mine[..piece.len()].cmp(piece);
+        if order != Ordering::Equal {
+            return order;
+        }
+        (at, low) = (at + 1, high);
+    }
+    length.cmp(&other.len())
+}
+
+/// Stores two byte strings one behind the other from the first word on; the rest of the last word becomes
+/// zero.
+///
+/// # Panics
+/// When there are fewer words.
+pub fn store_parts(words: &[Word], parts: [&[u8]; 2]) {
+    let count = (parts[0].len() + parts[1].len()).div_ceil(WORD_BYTES);
+    let words = &words[..count];
+    let store = |index: usize, word: u64| {
+        // Once, so that it does not keep step with a reader that is interrupted twice.
+        if index == count / 2 {
+            interrupt(index, count);
+        }
+        words[index].store(word.to_le(), Relaxed);
+    };
+    let (mut carry, mut filled, mut index) = (0_u64, 0, 0);
+    for part in parts {
+        let (whole, rest) = part.as_chunks::<WORD_BYTES>();
+        for bytes in whole {
+            let word = u64::from_le_bytes(*bytes);
+            store(index, carry | word << filled);
+            carry = word >> 1 >> (63 - filled);
+            index += 1;
+        }
+        let mut bytes = [0; WORD_BYTES];
+        bytes[..rest.len()].copy_from_slice(rest);
+        let (word, bits) = (u64::from_le_bytes(bytes), 8 * rest.len());
+        carry |= word << filled;
+        if filled + bits >= 64 {
+            store(index, carry);
+            carry = word >> 1 >> (63 - filled);
+            index += 1;
+        }
+        filled = (filled + bits) % 64;
+    }
+    if filled > 0 {
+        store(index, carry);
     }
 }
 
@@ -258,6 +352,35 @@ mod tests {
                 assert_eq!(out, bytes[offset..offset + length], "{offset} {length}");
             }
         }
+    }
+
+    #[test]
+    fn parts_are_stored_appended_and_compared() {
+        let words: Vec<Word> = (0..8).map(|_| Word::new(u64::MAX)).collect();
+        let bytes: Vec<u8> = (1..=40).collect();
+        for length in 0..=40 {
+            for first in 0..=length {
+                store_parts(&words, [&bytes[..first], &bytes[first..length]]);
+                let mut out = vec![77];
+                append_bytes(&words, first, length - first, &mut out);
+                assert_eq!(out[1..], bytes[first..length]);
+                let part = &bytes[first..length];
+                assert_eq!(compare_bytes(&words, first, part.len(), part), Ordering::Equal);
+                if let Some(shorter) = part.len().checked_sub(1) {
+                    assert_eq!(compare_bytes(&words, first, shorter, part), Ordering::Less);
+                    let more = [part, &[0]].concat();
+                    assert_eq!(compare_bytes(&words, first, part.len(), &more), Ordering::Less);
+                    let mut other = part.to_vec();
+                    other[shorter] = 0;
+                    assert_eq!(compare_bytes(&words, first, part.len(), &other), Ordering::Greater);
+                }
+            }
+        }
+        // Where a race leads out of the words there are zeros.
+        let mut out = Vec::new();
+        append_bytes(&words, 60, 9, &mut out);
+        assert_eq!(out, [0; 9]);
+        assert_eq!(compare_bytes(&words, 1 << 20, 3, &[0, 0, 0]), Ordering::Equal);
     }
 
     #[test]

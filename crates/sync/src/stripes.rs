@@ -54,6 +54,18 @@ impl<const N: usize> Stripes<N> {
         self.0[mine()].0[index].fetch_add(more, Relaxed);
     }
 
+    /// Returns the sum of counter `index` over all threads, of which some added the negative of what is taken
+    /// away: their cells wrap, and the sum does not. Beside writers it may be off by what they add just now, but is
+    /// never below 0.
+    ///
+    /// # Panics
+    /// When there is no such counter.
+    #[must_use]
+    pub fn sum_of_signed(&self, index: usize) -> u64 {
+        let cells = self.0.iter().map(|stripe| stripe.0[index].load(Relaxed));
+        cells.fold(0, u64::wrapping_add).cast_signed().max(0).cast_unsigned()
+    }
+
     /// Returns the sum of counter `index` over all threads.
     ///
     /// # Panics

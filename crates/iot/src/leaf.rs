@@ -1,0 +1,544 @@
+//! A leaf: records of neighbouring keys in a block of 16 KiB, which readers search while a writer changes it
+//! (rule P27).
+//!
+//! ```text
+//!  header  | heads   slot slot .. slot | heads   slot .. slot |  ->   room   <-  | data data .. | bounds |
+//!  1 line  | 1 line  8 lines           | 9 lines              |                  | from the end down     |
+//! ```
+//!
+//! A *group* has the heads and slots of eight records. Heads lie in the order of the keys. Each names a slot of one
+//! line, which stays where it is while the record is in the leaf; most of a line is for versions, which come later.
+//! A slot says where the rest of its key and its value lie.
+//!
+//! | word of the header | bits | field |
+//! |---|---|---|
+//! | 0 | 16 each | records; slots that were ever used; first word of data; 1 + first free slot, 0 for none |
+//! | 1 | 16 each | bytes of the lower bound; of the upper one, or `0xFFFF`; bytes that all keys share; words of data that nothing names |
+//! | 2 | 64 | incarnation of the bounds, which no other leaf has had; 0 while the block is free |
+//! | 3 | 32 each | page and generation of the newest image |
+//! | 4 | 1 each | status: changed since the image; the image is of other bounds; from bit 8 on 1 + order of the image, 0 for none |
+//!
+//! A head has 7 bytes of the key, behind what all keys share, padded with zeros, and in its low byte the slot. Word 5
+//! of a slot has the offset of the data in words, the bytes of the key behind what is shared, the bytes of the
+//! value, and flags, 16 bits each. In a free slot the offset is 1 + the next free slot.
+//!
+//! **Invariants**
+//! 1. The bounds of an incarnation never change.
+//! 2. Heads ascend, and of equal ones the rests of the keys do.
+//! 3. Only the holder of the leaf's latch stores. A reader concludes nothing before it has validated the latch.
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
+
+use std::cmp::Ordering;
+
+use spinney_base::ValueRef;
+use spinney_base::shim::atomic::Ordering::Relaxed;
+use spinney_leaf::{Bounds, Entry, Records};
+use spinney_sync::racy::{self, WORD_BYTES, Word};
+
+use crate::place::Place;
+
+/// Words of a block: 16 KiB. With less, long records leave more of a block unused; with more, splits and images take
+/// longer.
+pub(crate) const BLOCK_WORDS: usize = 2048;
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = BLOCK_WORDS * WORD_BYTES;
+
+const HEADER_WORDS: usize = 8;
+/// Records of a group: the heads of a group are one line.
+const GROUP: usize = 8;
+const SLOT_WORDS: usize = 8;
+const GROUP_WORDS: usize = GROUP + GROUP * SLOT_WORDS;
+/// Most records of a leaf.
+const RECORDS_MAX: usize = (BLOCK_WORDS - HEADER_WORDS) / GROUP_WORDS * GROUP;
+// A slot has eight bits in a head.
+const _: () = assert!(RECORDS_MAX <= 256);
+/// The word of a slot that says where its data is.
+const PLACE: usize = 5;
+
+/// Bytes of a key in its head.
+const HEAD_BYTES: usize = 7;
+/// In place of the length of a bound that there is not.
+const NO_BOUND: usize = 0xFFFF;
+
+/// The value is the pointer to a large one.
+pub(crate) const LARGE: u8 = 1;
+
+/// The image on disk lacks some changes.
+const CHANGED: u64 = 1;
+/// The image on disk is of other bounds, or there is none.
+const FRESH: u64 = 2;
+const ORDER_AT: u32 = 8;
+
+/// Makes the flags of a value.
+pub(crate) fn flags_of(value: ValueRef<'_>) -> u8 {
+    if value.large { LARGE } else { 0 }
+}
+
+/// Returns the value that flags and bytes tell of.
+pub(crate) fn value_of<'e>(entry: &Entry<'e>) -> ValueRef<'e> {
+    ValueRef { bytes: entry.value, large: entry.flags & LARGE != 0 }
+}
+
+/// Returns the words of data of a record.
+fn data_words(suffix: usize, value: usize) -> usize {
+    (suffix.saturating_sub(HEAD_BYTES) + value).div_ceil(WORD_BYTES)
+}
+
+/// Returns the words that a leaf takes that has these records.
+pub(crate) fn words_of(bounds: Bounds<'_>, lengths: impl Iterator<Item = (usize, usize)>) -> usize {
+    let (mut count, mut data) = (0, 0);
+    let prefix = bounds.prefix();
+    for (key, value) in lengths {
+        count += 1;
+        data += data_words(key - prefix, value);
+    }
+    HEADER_WORDS + bound_words(bounds) + usize::div_ceil(count, GROUP) * GROUP_WORDS + data
+}
+
+fn bound_words(bounds: Bounds<'_>) -> usize {
+    let upper = bounds.upper.map_or(0, |upper| upper.len().div_ceil(WORD_BYTES));
+    bounds.lower.len().div_ceil(WORD_BYTES) + upper
+}
+
+/// Where the data of a record lies, and how long its parts are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Data {
+    slot: usize,
+    offset: usize,
+    suffix: usize,
+    value: usize,
+    flags: u8,
+}
+
+impl Data {
+    fn words(self) -> usize {
+        data_words(self.suffix, self.value)
+    }
+
+    fn rest(self) -> usize {
+        self.suffix.saturating_sub(HEAD_BYTES)
+    }
+
+    /// Whether the value is a pointer.
+    pub(crate) fn is_large(self) -> bool {
+        self.flags & LARGE != 0
+    }
+}
+
+/// A leaf in its block. The module says who may call what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf<'a> {
+    words: &'a [Word],
+}
+
+impl<'a> Leaf<'a> {
+    #[inline]
+    pub(crate) fn new(words: &'a [Word]) -> Leaf<'a> {
+        debug_assert_eq!(words.len(), BLOCK_WORDS);
+        Leaf { words }
+    }
+
+    /// Loads a word; 0 where a race leads out of the block.
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        self.words.get(index).map_or(0, |word| u64::from_le(word.load(Relaxed)))
+    }
+
+    fn store(&self, index: usize, word: u64) {
+        self.words[index].store(word.to_le(), Relaxed);
+    }
+
+    #[inline]
+    fn field(&self, word: usize, index: u32) -> usize {
+        (self.load(word) >> (16 * index) & 0xFFFF) as usize
+    }
+
+    fn set_field(&self, word: usize, index: u32, value: usize) {
+        debug_assert!(value <= 0xFFFF);
+        let cleared = self.load(word) & !(0xFFFF << (16 * index));
+        self.store(word, cleared | (value as u64) << (16 * index));
+    }
+
+    /// Number of records.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.field(0, 0).min(RECORDS_MAX)
+    }
+
+    fn slots(&self) -> usize {
+        self.field(0, 1)
+    }
+
+    fn data_at(&self) -> usize {
+        self.field(0, 2)
+    }
+
+    fn waste(&self) -> usize {
+        self.field(1, 3)
+    }
+
+    #[inline]
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.load(2)
+    }
+
+    pub(crate) fn set_incarnation(&self, incarnation: u64) {
+        self.store(2, incarnation);
+    }
+
+    /// Whether the image on disk lacks changes.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.load(4) & CHANGED != 0
+    }
+
+    /// Whether no image has the bounds of the leaf.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.load(4) & FRESH != 0
+    }
+
+    pub(crate) fn set_changed(&self, is_changed: bool) {
+        self.store(4, self.load(4) & !CHANGED | if is_changed { CHANGED } else { 0 });
+    }
+
+    pub(crate) fn set_fresh(&self) {
+        self.store(4, self.load(4) | FRESH);
+    }
+
+    /// Where the newest image lies, of these bounds or, in a fresh leaf, others.
+    pub(crate) fn image(&self) -> Option<Place> {
+        let order = u8::try_from(self.load(4) >> ORDER_AT & 0xFF).ok()?.checked_sub(1)?;
+        Some(Place::from_word(self.load(3), order))
+    }
+
+    /// Sets the image, which is of these bounds; without one the leaf is fresh.
+    pub(crate) fn set_image(&self, place: Option<Place>) {
+        let order = place.map_or(0, |place| u64::from(place.order) + 1);
+        self.store(3, place.map_or(0, Place::word));
+        let fresh = if place.is_none() { FRESH } else { 0 };
+        self.store(4, self.load(4) & CHANGED | fresh | order << ORDER_AT);
+    }
+
+    fn lower_bytes(&self) -> usize {
+        self.field(1, 0)
+    }
+
+    fn upper_bytes(&self) -> Option<usize> {
+        Some(self.field(1, 1)).filter(|bytes| *bytes != NO_BOUND)
+    }
+
+    #[inline]
+    fn prefix_bytes(&self) -> usize {
+        self.field(1, 2)
+    }
+
+    /// First word behind the data.
+    #[inline]
+    fn bounds_at(&self) -> usize {
+        let upper = self.upper_bytes().map_or(0, |bytes| bytes.div_ceil(WORD_BYTES));
+        BLOCK_WORDS.saturating_sub(self.lower_bytes().div_ceil(WORD_BYTES) + upper)
+    }
+
+    fn append(&self, word: usize, skip: usize, bytes: usize, out: &mut Vec<u8>) {
+        racy::append_bytes(self.words, word * WORD_BYTES + skip, bytes, out);
+    }
+
+    /// Appends the lower bound.
+    pub(crate) fn lower(&self, out: &mut Vec<u8>) {
+        self.append(self.bounds_at(), 0, self.lower_bytes(), out);
+    }
+
+    /// Appends the upper bound, and says whether there is one.
+    pub(crate) fn upper(&self, out: &mut Vec<u8>) -> bool {
+        let Some(bytes) = self.upper_bytes() else { return false };
+        let at = self.bounds_at() + self.lower_bytes().div_ceil(WORD_BYTES);
+        self.append(at, 0, bytes, out);
+        true
+    }
+
+    #[inline]
+    fn head_at(index: usize) -> usize {
+        HEADER_WORDS + index / GROUP * GROUP_WORDS + index % GROUP
+    }
+
+    #[inline]
+    fn slot_at(slot: usize) -> usize {
+        HEADER_WORDS + slot / GROUP * GROUP_WORDS + GROUP + slot % GROUP * SLOT_WORDS
+    }
+
+    fn head_of(suffix: &[u8]) -> u64 {
+        let mut bytes = [0; 8];
+        let count = suffix.len().min(HEAD_BYTES);
+        bytes[..count].copy_from_slice(&suffix[..count]);
+        u64::from_be_bytes(bytes)
+    }
+
+    #[inline]
+    fn head(&self, index: usize) -> u64 {
+        self.load(Self::head_at(index))
+    }
+
+    #[inline]
+    fn data_of(&self, slot: usize) -> Data {
+        let word = self.load(Self::slot_at(slot) + PLACE);
+        let field = |index: u32| (word >> (16 * index) & 0xFFFF) as usize;
+        let flags = (word >> 48 & 0xFF) as u8;
+        Data { slot, offset: field(0), suffix: field(1), value: field(2), flags }
+    }
+
+    /// Returns where the data of a record is.
+    #[inline]
+    pub(crate) fn data(&self, index: usize) -> Data {
+        self.data_of((self.head(index) & 0xFF) as usize)
+    }
+
+    fn set_data(&self, data: Data) {
+        let fields = [data.offset, data.suffix, data.value, usize::from(data.flags)];
+        let word = fields.iter().rev().fold(0, |word, field| word << 16 | *field as u64);
+        self.store(Self::slot_at(data.slot) + PLACE, word);
+    }
+
+    /// Searches a key that lies between the bounds. Returns its index, or the one that it would have.
+    #[inline]
+    pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        let suffix = key.get(self.prefix_bytes()..).unwrap_or_default();
+        let (head, rest) = (Self::head_of(suffix), suffix.get(HEAD_BYTES..).unwrap_or_default());
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let found = self.head(middle);
+            let order = (found & !0xFF).cmp(&head).then_with(|| {
+                let data = self.data_of((found & 0xFF) as usize);
+                let at = data.offset * WORD_BYTES;
+                let order = racy::compare_bytes(self.words, at, data.rest(), rest);
+                order.then(data.suffix.cmp(&suffix.len()))
+            });
+            match order {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// Appends a key.
+    pub(crate) fn key(&self, index: usize, out: &mut Vec<u8>) {
+        let head = self.head(index);
+        let data = self.data_of((head & 0xFF) as usize);
+        self.append(self.bounds_at(), 0, self.prefix_bytes(), out);
+        out.extend_from_slice(&head.to_be_bytes()[..data.suffix.min(HEAD_BYTES)]);
+        self.append(data.offset, 0, data.rest(), out);
+    }
+
+    /// Appends a value.
+    #[inline]
+    pub(crate) fn value(&self, data: Data, out: &mut Vec<u8>) {
+        self.append(data.offset, data.rest(), data.value, out);
+    }
+
+    /// Words that heads, slots, data and bounds take, once they lie together.
+    pub(crate) fn live_words(&self) -> usize {
+        self.live_with(self.len())
+    }
+
+    /// Words that records take, with their heads and slots.
+    pub(crate) fn record_words(&self) -> usize {
+        let data = self.bounds_at().saturating_sub(self.data_at()).saturating_sub(self.waste());
+        self.len() * (1 + SLOT_WORDS) + data
+    }
+
+    fn live_with(&self, records: usize) -> usize {
+        let data = BLOCK_WORDS.saturating_sub(self.data_at()).saturating_sub(self.waste());
+        HEADER_WORDS + records.div_ceil(GROUP) * GROUP_WORDS + data
+    }
+
+    /// Copies all records.
+    pub(crate) fn copy(&self, records: &mut Records) {
+        for index in 0..self.len() {
+            let data = self.data(index);
+            let about = (data.flags, 0);
+            records.push(about, |out| self.key(index, out), |out| self.value(data, out));
+        }
+    }
+}
+
+/// What the holder of the latch does.
+impl Leaf<'_> {
+    /// Writes all of the leaf, which has room for it. Incarnation, status and image stay.
+    pub(crate) fn write<'e>(&self, bounds: Bounds<'_>, entries: impl Iterator<Item = Entry<'e>>) {
+        let lower = bounds.lower.len().div_ceil(WORD_BYTES);
+        let bounds_at = BLOCK_WORDS - bound_words(bounds);
+        racy::store_parts(&self.words[bounds_at..], [bounds.lower, &[]]);
+        if let Some(upper) = bounds.upper {
+            racy::store_parts(&self.words[bounds_at + lower..], [upper, &[]]);
+        }
+        self.store(0, (bounds_at as u64) << 32);
+        let upper = bounds.upper.map_or(NO_BOUND, <[u8]>::len);
+        let fields = [bounds.lower.len(), upper, bounds.prefix(), 0];
+        self.store(1, fields.iter().rev().fold(0, |word, field| word << 16 | *field as u64));
+        for (index, entry) in entries.enumerate() {
+            let is_in = self.insert(index, entry);
+            assert!(is_in, "a leaf is written with what fits into it");
+        }
+    }
+
+    /// Moves everything together, so that all of the room lies in one piece.
+    fn compact(&self) {
+        let (mut records, mut lower, mut upper) = (Records::default(), Vec::new(), Vec::new());
+        self.copy(&mut records);
+        self.lower(&mut lower);
+        let has_upper = self.upper(&mut upper);
+        let bounds = Bounds { lower: &lower, upper: has_upper.then_some(&upper[..]) };
+        self.write(bounds, records.iter());
+    }
+
+    /// Words between slots and data.
+    fn room(&self) -> usize {
+        let end = HEADER_WORDS + self.slots().div_ceil(GROUP) * GROUP_WORDS;
+        self.data_at().saturating_sub(end)
+    }
+
+    /// Takes room for data at the low end of it.
+    fn take(&self, words: usize) -> usize {
+        let at = self.data_at() - words;
+        self.set_field(0, 2, at);
+        at
+    }
+
+    fn waste_more(&self, words: usize) {
+        self.set_field(1, 3, self.waste() + words);
+    }
+
+    /// Takes a slot; there is room for it.
+    fn take_slot(&self) -> usize {
+        match self.field(0, 3).checked_sub(1) {
+            Some(slot) => {
+                self.set_field(0, 3, self.data_of(slot).offset);
+                slot
+            }
+            None => {
+                let slot = self.slots();
+                self.set_field(0, 1, slot + 1);
+                slot
+            }
+        }
+    }
+
+    /// Adds a record that would have this index. Returns whether there was room in one piece.
+    fn insert(&self, index: usize, entry: Entry<'_>) -> bool {
+        let suffix = &entry.key[self.prefix_bytes()..];
+        let words = data_words(suffix.len(), entry.value.len());
+        let needs_group = self.field(0, 3) == 0 && self.slots().is_multiple_of(GROUP);
+        if self.room() < words + if needs_group { GROUP_WORDS } else { 0 } {
+            return false;
+        }
+        let slot = self.take_slot();
+        let offset = self.take(words);
+        let rest = suffix.get(HEAD_BYTES..).unwrap_or_default();
+        racy::store_parts(&self.words[offset..], [rest, entry.value]);
+        let (suffix_bytes, value) = (suffix.len(), entry.value.len());
+        self.set_data(Data { slot, offset, suffix: suffix_bytes, value, flags: entry.flags });
+        let count = self.len();
+        for index in (index..count).rev() {
+            self.store(Self::head_at(index + 1), self.head(index));
+        }
+        self.store(Self::head_at(index), Self::head_of(suffix) | slot as u64);
+        self.set_field(0, 0, count + 1);
+        true
+    }
+
+    /// Gives a record another value. Returns whether there was room in one piece.
+    fn replace(&self, index: usize, entry: Entry<'_>) -> bool {
+        let before = self.data(index);
+        let mut after = Data { value: entry.value.len(), flags: entry.flags, ..before };
+        let more = after.words() > before.words();
+        if more && self.room() < after.words() {
+            return false;
+        }
+        if more {
+            after.offset = self.take(after.words());
+            self.waste_more(before.words());
+        } else {
+            self.waste_more(before.words() - after.words());
+        }
+        let suffix = &entry.key[self.prefix_bytes()..];
+        let rest = suffix.get(HEAD_BYTES..).unwrap_or_default();
+        racy::store_parts(&self.words[after.offset..], [rest, entry.value]);
+        self.set_data(after);
+        true
+    }
+
+    /// Puts a record: at its index, or where it would be. Returns whether it fits; if not, nothing has changed but
+    /// where things lie.
+    pub(crate) fn put(&self, index: Result<usize, usize>, entry: Entry<'_>) -> bool {
+        let put = || match index {
+            Ok(index) => self.replace(index, entry),
+            Err(index) => self.insert(index, entry),
+        };
+        if put() {
+            return true;
+        }
+        let words = data_words(entry.key.len() - self.prefix_bytes(), entry.value.len());
+        let (records, before) = match index {
+            Ok(index) => (self.len(), self.data(index).words()),
+            Err(_) => (self.len() + 1, 0),
+        };
+        if self.live_with(records) - before + words > BLOCK_WORDS {
+            return false;
+        }
+        if let Ok(index) = index {
+            // The room of the old value counts.
+            self.remove(index);
+        }
+        self.compact();
+        let (Ok(index) | Err(index)) = index;
+        let is_in = self.insert(index, entry);
+        assert!(is_in, "there is room once it lies together");
+        true
+    }
+
+    /// Takes a record out.
+    pub(crate) fn remove(&self, index: usize) {
+        let data = self.data(index);
+        self.waste_more(data.words());
+        let next = self.field(0, 3);
+        self.set_data(Data { offset: next, suffix: 0, value: 0, flags: 0, ..data });
+        self.set_field(0, 3, data.slot + 1);
+        let count = self.len();
+        for index in index + 1..count {
+            self.store(Self::head_at(index - 1), self.head(index));
+        }
+        self.set_field(0, 0, count - 1);
+    }
+
+    /// Checks the leaf.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        self.lower(&mut lower);
+        let has_upper = self.upper(&mut upper);
+        let (mut last, mut words): (Option<Vec<u8>>, usize) = (None, 0);
+        for index in 0..self.len() {
+            let (data, mut key) = (self.data(index), Vec::new());
+            self.key(index, &mut key);
+            let is_inside = key >= lower && (!has_upper || key < upper);
+            if !is_inside || last.as_ref().is_some_and(|last| *last >= key) {
+                return Err(format!("key {key:?} at {index}, of {lower:?} to {upper:?}"));
+            }
+            if data.offset < self.data_at() || data.offset + data.words() > self.bounds_at() {
+                return Err(format!("data of {key:?} at {data:?}"));
+            }
+            words += data.words();
+            last = Some(key);
+        }
+        let taken = self.bounds_at() - self.data_at();
+        if words + self.waste() != taken {
+            return Err(format!("{taken} words of data, of which {words} have owners"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,450 @@
+//! All leaves, and the index that leads to them.
+//!
+//! ```text
+//!   index: lower bound -> block       block 0            block 7              block 3
+//!   "" -> 0, "cat" -> 7, "dog" -> 3   [ant .. bee]  ->   [cat .. cow]   ->    [dog .. yak]
+//! ```
+//!
+//! The index says for each leaf the block and the *incarnation* of its bounds, and the block says its incarnation too.
+//! Bounds of an incarnation never change, so a thread that the index leads to a block compares the two, and looks
+//! again where they differ.
+//!
+//! **Readers** take the version of the leaf's latch, check the incarnation, read, and validate the version.
+//! **Writers** of records hold the latch of one leaf. **Changes of bounds** (`shape`) hold `changing` and the latches of
+//! all leaves that take part: lower bounds that are no longer ones leave the index first, then new ones enter, and
+//! the first leaf, whose lower bound stays, gets its new incarnation last, while all are latched.
+//!
+//! **Lock order**: `changing`, then latches. A thread without `changing` holds one latch at most and waits for
+//! nothing while it does.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use spinney_art::{ArtMap, Direction};
+use spinney_base::ValueRef;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::{Mutex, thread};
+use spinney_engine::Found;
+use spinney_leaf::{Bounds, Entry};
+use spinney_sync::{Beside, Blocks, LatchGuard, Stripes, VersionLatch};
+
+use crate::leaf::{BLOCK_BYTES, BLOCK_WORDS, Leaf, flags_of};
+use crate::place::Place;
+
+/// Words in use up to which a leaf is sparse. With more, leaves are joined and split for little; with less, removed
+/// records leave memory unused.
+pub(crate) const SPARSE_WORDS: usize = BLOCK_WORDS / 4;
+
+/// Counters of the tree.
+const RECORDS: usize = 0;
+const CHANGED: usize = 1;
+
+/// A block, in 24 bits, and the incarnation of its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home(u64);
+
+const BLOCK_BITS: u32 = 24;
+
+impl Home {
+    pub(crate) fn new(block: u32, incarnation: u64) -> Home {
+        Home(incarnation << BLOCK_BITS | u64::from(block))
+    }
+
+    pub(crate) fn block(self) -> u32 {
+        (self.0 & ((1 << BLOCK_BITS) - 1)) as u32
+    }
+
+    pub(crate) fn incarnation(self) -> u64 {
+        self.0 >> BLOCK_BITS
+    }
+}
+
+/// Latches of the blocks of a chunk.
+#[derive(Debug)]
+pub(crate) struct Latches(Box<[VersionLatch]>);
+
+impl Beside for Latches {
+    fn of(blocks: usize) -> Latches {
+        Latches((0..blocks).map(|_| VersionLatch::new()).collect())
+    }
+}
+
+/// The index: lower bounds of leaves.
+pub(crate) type Index = ArtMap<Home>;
+
+/// A leaf whose latch is held.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    pub(crate) leaf: Leaf<'a>,
+    pub(crate) block: u32,
+    pub(crate) guard: LatchGuard<'a>,
+}
+
+impl Held<'_> {
+    /// Gives it back as it was.
+    pub(crate) fn release_unchanged(self) {
+        self.guard.release_unchanged();
+    }
+
+    /// Returns its bounds.
+    pub(crate) fn bounds(&self) -> (Vec<u8>, Option<Vec<u8>>) {
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        self.leaf.lower(&mut lower);
+        let has_upper = self.leaf.upper(&mut upper);
+        (lower, has_upper.then_some(upper))
+    }
+}
+
+/// What a write has replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Replaced {
+    /// Whether the key had a value.
+    pub(crate) was_there: bool,
+    /// The pointer to a large one; empty if it was none.
+    pub(crate) pointer: Vec<u8>,
+}
+
+/// See the module. Thread-safe.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) blocks: Blocks<Latches>,
+    /// A bulk load brings one of its own.
+    pub(crate) index: ArcSwap<Index>,
+    /// Held while bounds change.
+    pub(crate) changing: Mutex<()>,
+    incarnations: AtomicU64,
+    counts: Stripes<2>,
+    /// Images of leaves that were joined to others. Nothing but slots names them.
+    pub(crate) gone: Mutex<Vec<Place>>,
+}
+
+impl Tree {
+    /// Makes a tree without records, which has one leaf.
+    pub(crate) fn new() -> Tree {
+        let tree = Tree {
+            blocks: Blocks::new(BLOCK_WORDS),
+            index: ArcSwap::from_pointee(Index::new()),
+            changing: Mutex::new(()),
+            incarnations: AtomicU64::new(0),
+            counts: Stripes::default(),
+            gone: Mutex::new(Vec::new()),
+        };
+        let home = tree.make(Bounds { lower: &[], upper: None }, std::iter::empty(), None);
+        tree.index.load().insert(&[], home);
+        tree
+    }
+
+    /// Returns an incarnation that no leaf has had.
+    pub(crate) fn next_incarnation(&self) -> u64 {
+        self.incarnations.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Makes a leaf that no index leads to yet. It is as on disk at the place, or changed. Its records are not counted.
+    pub(crate) fn make<'e>(
+        &self,
+        bounds: Bounds<'_>,
+        entries: impl Iterator<Item = Entry<'e>>,
+        image: Option<Place>,
+    ) -> Home {
+        let held = self.latch(self.blocks.take());
+        held.leaf.write(bounds, entries);
+        held.leaf.set_image(image);
+        held.leaf.set_changed(false);
+        if image.is_none() {
+            self.mark_changed(held.leaf);
+        }
+        let home = Home::new(held.block, self.next_incarnation());
+        held.leaf.set_incarnation(home.incarnation());
+        home
+    }
+
+    /// Frees a leaf that no index leads to any more. Returns its image.
+    pub(crate) fn discard(&self, held: Held<'_>) -> Option<Place> {
+        let (leaf, block) = (held.leaf, held.block);
+        self.clear_changed(leaf);
+        leaf.set_incarnation(0);
+        let image = leaf.image();
+        drop(held);
+        self.blocks.give(block);
+        image
+    }
+
+    /// Notes that the image of a leaf lacks a change. The holder's.
+    pub(crate) fn mark_changed(&self, leaf: Leaf<'_>) {
+        if !leaf.is_changed() {
+            leaf.set_changed(true);
+            self.counts.add(CHANGED, 1);
+        }
+    }
+
+    /// Notes that the image of a leaf has all of it. The holder's.
+    pub(crate) fn clear_changed(&self, leaf: Leaf<'_>) {
+        if leaf.is_changed() {
+            leaf.set_changed(false);
+            self.counts.add(CHANGED, 1_u64.wrapping_neg());
+        }
+    }
+
+    /// Counts that there are `after` records where there were `before`.
+    pub(crate) fn count_records(&self, before: usize, after: usize) {
+        self.counts.add(RECORDS, (after as u64).wrapping_sub(before as u64));
+    }
+
+    /// Number of records.
+    pub(crate) fn records(&self) -> u64 {
+        self.counts.sum_of_signed(RECORDS)
+    }
+
+    /// Number of leaves whose images lack changes.
+    pub(crate) fn changed(&self) -> u64 {
+        self.counts.sum_of_signed(CHANGED)
+    }
+
+    /// Number of leaves.
+    pub(crate) fn leaves(&self) -> u64 {
+        self.blocks.used()
+    }
+
+    /// Bytes of memory of leaves.
+    pub(crate) fn leaf_bytes(&self) -> u64 {
+        self.leaves() * (BLOCK_BYTES + size_of::<VersionLatch>()) as u64
+    }
+
+    /// Bytes of memory of the index.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let index = self.index.load();
+        (index.bytes() + index.retired_bytes()) as u64
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.leaf_bytes() + self.index_bytes()
+    }
+
+    /// Returns a block and its latch.
+    #[inline]
+    pub(crate) fn block(&self, block: u32) -> (Leaf<'_>, &VersionLatch) {
+        let (words, latches, index) = self.blocks.block(block);
+        (Leaf::new(words), &latches.0[index])
+    }
+
+    /// Latches a block, whatever its incarnation.
+    pub(crate) fn latch(&self, block: u32) -> Held<'_> {
+        let (leaf, latch) = self.block(block);
+        Held { leaf, block, guard: latch.lock() }
+    }
+
+    /// Latches a block if its incarnation is still this one.
+    pub(crate) fn latch_if(&self, home: Home) -> Option<Held<'_>> {
+        let held = self.latch(home.block());
+        if held.leaf.incarnation() == home.incarnation() {
+            return Some(held);
+        }
+        held.release_unchanged();
+        None
+    }
+
+    /// Returns the leaf that the index has for a key.
+    #[inline]
+    fn home_of(&self, key: &[u8]) -> Home {
+        self.index.load().floor_value(key).expect("the first leaf begins before all keys")
+    }
+
+    /// Latches the leaf of a key.
+    pub(crate) fn lock(&self, key: &[u8]) -> Held<'_> {
+        loop {
+            if let Some(held) = self.latch_if(self.home_of(key)) {
+                return held;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Calls `read` with the leaf that `find` names until nothing has changed meanwhile. `None` if there is none.
+    pub(crate) fn read<T>(
+        &self,
+        find: impl Fn(&Index) -> Option<Home>,
+        mut read: impl FnMut(Leaf<'_>) -> T,
+    ) -> Option<T> {
+        loop {
+            let home = find(&self.index.load())?;
+            let (leaf, latch) = self.block(home.block());
+            let version = latch.version();
+            if leaf.incarnation() == home.incarnation() {
+                let answer = read(leaf);
+                if latch.validate(version) {
+                    return Some(answer);
+                }
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Appends the value of a key, or the pointer to it.
+    pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Found {
+        let start = out.len();
+        let found = self.read(
+            |index| index.floor_value(key),
+            |leaf| {
+                out.truncate(start);
+                let Ok(index) = leaf.search(key) else { return Found::Absent };
+                let data = leaf.data(index);
+                leaf.value(data, out);
+                if data.is_large() { Found::Large } else { Found::Inline }
+            },
+        );
+        found.expect("the first leaf begins before all keys")
+    }
+
+    /// Gives a key a value.
+    pub(crate) fn put(&self, key: &[u8], value: ValueRef<'_>) -> Replaced {
+        let held = self.lock(key);
+        if let Some(replaced) = self.put_held(&held, key, value) {
+            return replaced;
+        }
+        drop(held);
+        let _alone = self.changing.lock();
+        // Others may have made room meanwhile; from here on none changes bounds.
+        let held = self.lock(key);
+        match self.put_held(&held, key, value) {
+            Some(replaced) => replaced,
+            None => self.split(held, key, value),
+        }
+    }
+
+    /// Puts a record into its leaf, if there is room.
+    fn put_held(&self, held: &Held<'_>, key: &[u8], value: ValueRef<'_>) -> Option<Replaced> {
+        let index = held.leaf.search(key);
+        let replaced = replaced_at(held.leaf, index);
+        let entry = Entry { key, value: value.bytes, flags: flags_of(value) };
+        if !held.leaf.put(index, entry) {
+            return None;
+        }
+        self.mark_changed(held.leaf);
+        self.count_records(0, usize::from(index.is_err()));
+        Some(replaced)
+    }
+
+    /// Takes a key's record away.
+    pub(crate) fn remove(&self, key: &[u8]) -> Replaced {
+        let held = self.lock(key);
+        let index = held.leaf.search(key);
+        let replaced = replaced_at(held.leaf, index);
+        let Ok(index) = index else {
+            held.release_unchanged();
+            return replaced;
+        };
+        held.leaf.remove(index);
+        self.mark_changed(held.leaf);
+        self.count_records(1, 0);
+        let is_sparse = held.leaf.live_words() < SPARSE_WORDS;
+        drop(held);
+        if is_sparse {
+            // Whoever changes bounds now may do it as well.
+            if let Some(_alone) = self.changing.try_lock() {
+                self.join(key, SPARSE_WORDS);
+            }
+        }
+        replaced
+    }
+
+    /// Calls `see` with each leaf, latched, from the one of `from` on, until it answers false. Returns where the next
+    /// leaf begins, `None` at the end of all keys.
+    pub(crate) fn walk(
+        &self,
+        from: &[u8],
+        mut see: impl FnMut(Held<'_>) -> bool,
+    ) -> Option<Vec<u8>> {
+        let mut at = from.to_vec();
+        loop {
+            let held = self.lock(&at);
+            let (_, upper) = held.bounds();
+            let goes_on = see(held);
+            at = upper?;
+            if !goes_on {
+                return Some(at);
+            }
+        }
+    }
+
+    /// Returns all leaves in order, each with its image unless it is fresh.
+    pub(crate) fn all(&self) -> Vec<(Home, Option<Place>)> {
+        let index = self.index.load();
+        let leaves = index.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+        let image = |home: Home| {
+            let leaf = self.block(home.block()).0;
+            leaf.image().filter(|_| !leaf.is_fresh())
+        };
+        leaves.map(|(_, home)| (home, image(home))).collect()
+    }
+
+    /// Returns the leaf that begins before a bound, or at one that is included; the last of all without a bound.
+    pub(crate) fn before(index: &Index, bound: Bound<&[u8]>) -> Option<Home> {
+        index.neighbour(bound, Direction::Backward).map(|(_, home)| home)
+    }
+
+    /// Lets another index be the one, and frees the leaves of the one before. No write is under way. Returns their
+    /// images.
+    pub(crate) fn replace(&self, index: Index) -> Vec<Place> {
+        let _alone = self.changing.lock();
+        let all = |index: &Index| -> Vec<Home> {
+            let leaves = index.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+            leaves.map(|(_, home)| home).collect()
+        };
+        let new = all(&index);
+        let before = all(&self.index.swap(Arc::new(index)));
+        let records = |homes: &[Home]| -> usize {
+            homes.iter().map(|home| self.block(home.block()).0.len()).sum()
+        };
+        self.count_records(records(&before), records(&new));
+        before.iter().filter_map(|home| self.discard(self.latch(home.block()))).collect()
+    }
+
+    /// Returns about how many bytes the records of a range take: all of a leaf or nothing.
+    pub(crate) fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let to = upper.map_or(Bound::Unbounded, Bound::Excluded);
+        let index = self.index.load();
+        let leaves = index.range(Bound::Included(lower), to, Direction::Forward);
+        let words = |home: Home| self.block(home.block()).0.record_words() as u64;
+        // The leaf in which the range begins counts half.
+        let first = index.floor_value(lower).map_or(0, |home| words(home) / 2);
+        let rest = leaves.map(|(_, home)| words(home)).sum::<u64>();
+        (first + rest) * 8
+    }
+
+    /// Checks every leaf, and that they are for all keys together. No writer is beside it in a leaf that it looks at.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (mut expected, mut wrong) = (Some(Vec::new()), None);
+        self.walk(&[], |held| {
+            let (lower, upper) = held.bounds();
+            if let Err(text) = held.leaf.check() {
+                wrong = Some(text);
+            }
+            // Leaves may be split or joined between two steps, but what is ahead begins where this one ends.
+            if expected.as_ref().is_none_or(|expected| *expected < lower) {
+                wrong = Some(format!("a leaf begins at {lower:?}, expected {expected:?}"));
+            }
+            expected = upper;
+            held.release_unchanged();
+            wrong.is_none()
+        });
+        wrong.map_or(Ok(()), Err)
+    }
+}
+
+fn replaced_at(leaf: Leaf<'_>, index: Result<usize, usize>) -> Replaced {
+    let mut replaced = Replaced { was_there: index.is_ok(), pointer: Vec::new() };
+    if let Ok(index) = index {
+        let data = leaf.data(index);
+        if data.is_large() {
+            leaf.value(data, &mut replaced.pointer);
+        }
+    }
+    replaced
+}
