@@ -122,7 +122,7 @@ impl World {
                 |to: &Vec<u8>| piece.records.iter().filter(|one| one.key >= &to[..]).count();
             let is_short =
                 direction == Direction::Backward || to.as_ref().is_none_or(|to| above(to) <= 1);
-            assert!(is_short, "a piece goes on behind its end");
+            assert!(is_short, "a piece has more behind its end");
             let lower = match direction {
                 Direction::Forward => at.clone().unwrap_or_default(),
                 Direction::Backward => piece.lower.clone(),

@@ -8,6 +8,7 @@ use std::ops::Bound;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::overlay::{self, Edits};
 use spinney_engine::{Chunk, Direction, ScanRequest};
+use spinney_hot::Direction::{Backward, Forward};
 use spinney_hot::{Piece, Record};
 
 use crate::engine::Tiered;
@@ -53,11 +54,7 @@ impl Tiered {
     ) -> Result<()> {
         let is_hidden = |key: &[u8]| hidden.is_some_and(|hidden| hidden(key));
         let is_forward = request.direction == Direction::Forward;
-        let direction = if is_forward {
-            spinney_hot::Direction::Forward
-        } else {
-            spinney_hot::Direction::Backward
-        };
+        let direction = if is_forward { Forward } else { Backward };
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let mut near = owned(if is_forward { request.lower } else { request.upper });
         let (mut piece, mut cold) = (Piece::default(), Chunk::default());
