@@ -490,18 +490,6 @@ impl HotTier {
     /// Looks at the part of a range that one leaf has: from `from` on forward, or below it backward,
     /// where `None` is the end of all keys; at most `most` records.
     pub fn range(&self, from: Option<&[u8]>, direction: Direction, most: usize, piece: &mut Piece) {
-        self.range_to((from, None), direction, most, piece);
-    }
-
-    /// Does the same; forward, it ends with the first record at or above the second bound: a short range copies little
-    /// of its leaf.
-    pub fn range_to(
-        &self,
-        (from, to): (Option<&[u8]>, Option<&[u8]>),
-        direction: Direction,
-        most: usize,
-        piece: &mut Piece,
-    ) {
         loop {
             let home = match (direction, from) {
                 (Direction::Forward, from) => self.index.find(from.unwrap_or_default()),
@@ -518,7 +506,7 @@ impl HotTier {
             let Block { leaf, latch, references } = self.blocks.block(home.block());
             let version = latch.version();
             if leaf.generation() == home.generation() {
-                look(leaf, references, (from, to, direction, most), piece);
+                look(leaf, references, (from, direction, most), piece);
                 piece.seen = Some(Seen { home, removals: leaf.removals() });
                 if latch.validate(version) {
                     return;
@@ -594,7 +582,7 @@ impl HotTier {
 fn look(
     leaf: Leaf<'_>,
     references: References<'_>,
-    (from, to, direction, most): (Option<&[u8]>, Option<&[u8]>, Direction, usize),
+    (from, direction, most): (Option<&[u8]>, Direction, usize),
     piece: &mut Piece,
 ) {
     piece.records.clear();
@@ -611,8 +599,7 @@ fn look(
     let places = match (direction, from) {
         (Direction::Forward, from) => {
             let begin = from.map_or(0, at);
-            let end = to.map_or(count, |to| leaf.search(to).unwrap_or_else(|at| at) + 1);
-            begin..count.min(begin.saturating_add(most)).min(end.max(begin))
+            begin..count.min(begin.saturating_add(most))
         }
         (Direction::Backward, from) => {
             let is_above = from.zip(piece.upper.as_deref()).is_some_and(|(from, up)| from >= up);
