@@ -227,7 +227,7 @@ impl Room {
         self.beside_log.load(Relaxed)
     }
 
-    /// Begins to count anew.
+    /// Begins to count again from 0.
     pub(crate) fn forget_beside_log(&self) {
         self.beside_log.store(0, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Merging where the disk is full (rule P29).
+//! Merging in steps: where the disk is full (rule P29), and where much of the file waits for a slot.
 //!
 //! Changed pages go to new places, and the old ones are free once a slot is durable that does not name them. So a
 //! checkpoint that has changed all leaves takes as much room as the tree. Where the disk has less, it goes in steps,
@@ -26,18 +26,19 @@ use spinney_base::shim::MutexGuard;
 use spinney_base::{Error, Result, probe};
 use spinney_engine::Engine as _;
 use spinney_extent::values::Cut;
+use spinney_io::without_reserve;
 
 use crate::claims::Alone;
 use crate::engine::Tiered;
 
 /// Leaves of the tree that a step changes, at most. With more, a step takes more room; with fewer, more slots are written.
 const STEP_LEAVES: u64 = 16;
-/// A step is due when one part in this many of the tree's pages waits for a slot, and so many pages. With more, the file
-/// is longer; with fewer, more slots are written.
-const HELD_PART: u64 = 16;
-const HELD_PAGES_MIN: u64 = 64;
 /// Pages that a step takes beside them: inner nodes, where leaves divide.
 const STEP_NODES: u64 = 24;
+/// The background publishes a step when more than one part in this many of the tree's pages waits for a slot, and more
+/// than this number. With a smaller part, more slots are written; with a larger one, the file is longer.
+const HELD_PART: u64 = 16;
+const HELD_PAGES_MIN: u64 = 64;
 
 impl Tiered {
     /// Returns the 4 KiB pages that can be written: free pages of the file that take disk space already, and what the
@@ -87,7 +88,7 @@ impl Tiered {
         let leaves = tree.pages().min(changes as u64);
         let bytes = cache.dirty_bytes() + (2 * leaves + STEP_NODES) * tree.page_bytes();
         let has_room = bytes / PAGE_BYTES as u64 <= self.room_pages();
-        if has_room || self.is_replaying() || self.left_tree() > 0 {
+        if has_room || !self.may_step() {
             return changes;
         }
         let each = self.hot.dirty() / tree.pages().max(1) + 1;
@@ -103,30 +104,42 @@ impl Tiered {
         let Some(tree) = self.tree() else { return Ok(false) };
         let pages = tree.pages() * tree.page_bytes() / PAGE_BYTES as u64;
         let is_due = self.store().held_back().sum() > HELD_PAGES_MIN.max(pages / HELD_PART);
-        let may = is_due && !self.is_replaying() && self.left_tree() == 0;
-        if may { self.step(&tree, Alone::Try).map(|()| true) } else { Ok(false) }
+        // It may wait, so it takes nothing from the reserve.
+        if is_due && self.may_step() {
+            without_reserve(|| self.step(&tree, Alone::Try))
+        } else {
+            Ok(false)
+        }
     }
 
-    /// Publishes a step, so that places that pages have left are free.
+    /// Returns whether steps are right now: not during replay (P19), nor where the tier alone may have records.
+    fn may_step(&self) -> bool {
+        !self.is_replaying() && self.left_tree() == 0
+    }
+
+    /// Publishes a step, so that places that pages have left are free; says whether it did.
     ///
     /// # Errors
     /// `Poisoned`, `Io` or `Corruption`. A full disk is no error: what is merged next may find room.
-    fn step(&self, tree: &BTree, alone: Alone) -> Result<()> {
+    fn step(&self, tree: &BTree, alone: Alone) -> Result<bool> {
         if self.store().held_back().sum() == 0 {
-            return Ok(());
+            return Ok(false);
         }
-        let _inside = probe::enter("step");
         let _one_at_a_time: Option<MutexGuard<'_, ()>> = match alone {
             Alone::Held => None,
             Alone::Try => match self.publishing.try_lock() {
                 Some(guard) => Some(guard),
-                None => return Ok(()),
+                None => return Ok(false),
             },
         };
+        let _inside = probe::enter("step");
         let image = self.named.lock().as_ref().map(|named| named.dirty.clone());
         let large = || self.values.list(&Cut::NOTHING);
         let published = self.publish_root(tree, self.redo(), image.unwrap_or_default(), large);
-        published.map(drop).or_else(|error| if error.is_full() { Ok(()) } else { Err(error) })
+        match published {
+            Err(error) if !error.is_full() => Err(error),
+            published => Ok(published.is_ok()),
+        }
     }
 
     /// Returns the disk space that a step takes, in bytes.
