@@ -1,8 +1,8 @@
 //! Which of the records that were read from the cold structure enter the tier (Tiered-Indexing, 3.4).
 //!
 //! * **A share**: the paper's promotion rate F. Each record enters with this probability.
-//! * **By itself**: all of them enter while most records that the hand meets were not asked for since it
-//!   last came, as in a new tier, or after favourites have changed. Once most of them were, a record that
+//! * **By itself**: all of them enter while most records that the hand meets were not asked for again since it
+//!   last came, as in a new tier, after a load, or after favourites have changed. Once most of them were, a record that
 //!   was read once is worth less than the one that it would push out. Then only what was missed lately
 //!   enters, and one in [`ENTERS_ANYWAY`] of the others, so that new favourites enter quickly.
 //!
@@ -45,7 +45,7 @@ pub enum Promotion {
 pub struct Admission {
     promotion: Promotion,
     missed: ZeroedAtomics<AtomicU8>,
-    /// Moving average of whether records that the hand met were asked for.
+    /// Moving average of whether records that the hand met were asked for again.
     asked: AtomicU32,
     refused: AtomicU32,
 }
@@ -83,13 +83,13 @@ impl Admission {
             return;
         }
         let weight = passed.records.min(AVERAGED);
-        let now = passed.asked * u64::from(ALL) / passed.records;
+        let now = passed.again * u64::from(ALL) / passed.records;
         let before = u64::from(self.asked.load(Relaxed));
         let next = (before * (AVERAGED - weight) + now * weight) / AVERAGED;
         self.asked.store(u32::try_from(next).unwrap_or(ALL), Relaxed);
     }
 
-    /// Returns whether most records that the hand met were asked for.
+    /// Returns whether most records that the hand met were asked for again.
     #[must_use]
     pub fn is_proved(&self) -> bool {
         self.asked.load(Relaxed) > ALL / 2
@@ -142,7 +142,9 @@ mod tests {
     }
 
     fn met(admission: &Admission, asked: u64) {
-        (0..200).for_each(|_| admission.note(Passed { records: 100, asked, ..Passed::default() }));
+        (0..200).for_each(|_| {
+            admission.note(Passed { records: 100, again: asked, ..Passed::default() })
+        });
     }
 
     #[test]

@@ -5,7 +5,7 @@ use spinney_base::shim::atomic::Ordering::Relaxed;
 
 use crate::leaf::{DIRTY, GAP, REMOVED, TierLeaf, WRITING};
 use crate::records::{Record, Records};
-use crate::tier::{Held, HotTier};
+use crate::tier::{Held, HotTier, PRIORITY_PUT};
 
 /// What the hand met in one leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Passed {
     pub records: u64,
     /// Those that were read or written since it last passed them.
     pub asked: u64,
+    /// Those of them that were not just put: a load asks for nothing again.
+    pub again: u64,
     /// Clean records that left.
     pub left: u64,
     /// Dirty records that were taken for the cold structure.
@@ -83,6 +85,7 @@ impl HotTier {
             if priority > 0 {
                 references.set(index, priority - 1);
                 passed.asked += 1;
+                passed.again += u64::from(priority > PRIORITY_PUT || !slot.is(DIRTY));
             } else if !slot.is(DIRTY) {
                 self.let_leave(&held, index);
                 passed.left += 1;

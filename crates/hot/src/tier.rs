@@ -20,7 +20,7 @@ use crate::records::Records;
 
 /// Priority of a record that was put, and of one that was promoted, which leaves as soon as the hand
 /// passes unless it is read again.
-const PRIORITY_PUT: u64 = 1;
+pub(crate) const PRIORITY_PUT: u64 = 1;
 const PRIORITY_PROMOTED: u64 = 0;
 
 /// Part of the tier that promoted records leave to puts, one in this many. With less, most puts sweep.
@@ -490,6 +490,18 @@ impl HotTier {
     /// Looks at the part of a range that one leaf has: from `from` on forward, or below it backward,
     /// where `None` is the end of all keys; at most `most` records.
     pub fn range(&self, from: Option<&[u8]>, direction: Direction, most: usize, piece: &mut Piece) {
+        self.range_to((from, None), direction, most, piece);
+    }
+
+    /// Does the same; forward, it ends with the first record at or above the second bound: a short range copies little
+    /// of its leaf.
+    pub fn range_to(
+        &self,
+        (from, to): (Option<&[u8]>, Option<&[u8]>),
+        direction: Direction,
+        most: usize,
+        piece: &mut Piece,
+    ) {
         loop {
             let home = match (direction, from) {
                 (Direction::Forward, from) => self.index.find(from.unwrap_or_default()),
@@ -506,7 +518,7 @@ impl HotTier {
             let Block { leaf, latch, references } = self.blocks.block(home.block());
             let version = latch.version();
             if leaf.generation() == home.generation() {
-                look(leaf, references, (from, direction, most), piece);
+                look(leaf, references, (from, to, direction, most), piece);
                 piece.seen = Some(Seen { home, removals: leaf.removals() });
                 if latch.validate(version) {
                     return;
@@ -582,7 +594,7 @@ impl HotTier {
 fn look(
     leaf: Leaf<'_>,
     references: References<'_>,
-    (from, direction, most): (Option<&[u8]>, Direction, usize),
+    (from, to, direction, most): (Option<&[u8]>, Option<&[u8]>, Direction, usize),
     piece: &mut Piece,
 ) {
     piece.records.clear();
@@ -592,18 +604,21 @@ fn look(
     upper.clear();
     piece.upper = leaf.upper(&mut upper).then_some(upper);
     let count = leaf.len();
-    let at = |key: &[u8]| match key <= &piece.lower[..] {
-        true => 0,
-        false => leaf.search(key).unwrap_or_else(|at| at),
+    // A leaf is searched only for keys that it may have: others do not begin as its keys do.
+    let at = |key: &[u8]| match piece.upper.as_deref() {
+        Some(upper) if key >= upper => count,
+        _ if key <= &piece.lower[..] => 0,
+        _ => leaf.search(key).unwrap_or_else(|at| at),
     };
-    let places = match (direction, from) {
-        (Direction::Forward, from) => {
+    let places = match direction {
+        Direction::Forward => {
             let begin = from.map_or(0, at);
-            begin..count.min(begin.saturating_add(most))
+            // One record at least: without any, a range that goes on behind the piece comes no further.
+            let end = to.map_or(count, |to| at(to).max(begin) + 1);
+            begin..count.min(begin.saturating_add(most)).min(end)
         }
-        (Direction::Backward, from) => {
-            let is_above = from.zip(piece.upper.as_deref()).is_some_and(|(from, up)| from >= up);
-            let end = if is_above { count } else { from.map_or(count, at) };
+        Direction::Backward => {
+            let end = from.map_or(count, at);
             end.saturating_sub(most)..end
         }
     };

@@ -14,7 +14,7 @@ use spinney_base::shim::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use spinney_engine::Found;
-use spinney_hot::{Admission, Promotion, Records, Seen};
+use spinney_hot::{Admission, Promotion, Seen};
 use spinney_records::{Rules, Share, Worth};
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
@@ -119,17 +119,8 @@ impl Tiered {
             self.images.count_promoted();
         }
         if !is_there && self.hot.is_full() {
-            self.note_refused();
-            self.let_some_leave();
+            self.refuse();
         }
         is_there
-    }
-
-    /// Moves the hand over a leaf, unless somebody sweeps.
-    fn let_some_leave(&self) {
-        if let Some(mut sweepers) = self.sweeps.claims.try_lock() {
-            let passed = self.hot.advance(&mut sweepers.hand, false, &mut Records::default());
-            self.chosen.admission.load().note(passed);
-        }
     }
 }

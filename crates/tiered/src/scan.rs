@@ -61,7 +61,8 @@ impl Tiered {
         let most = request.records_wanted.clamp(1, request.records_max.max(1)).saturating_add(64);
         loop {
             let (start, left) = (from(&near, is_forward), self.left_tree());
-            self.hot.range(start.as_deref(), direction, most, &mut piece);
+            let part = (start.as_deref(), key_of(request.upper));
+            self.hot.range_to(part, direction, most, &mut piece);
             self.note_removals(&piece);
             if is_forward && hidden.is_none() && self.chosen.tuning.keeps_records() {
                 match self.answer_alone(&piece, &mut near, request, chunk) {
@@ -121,6 +122,14 @@ impl Tiered {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Returns the key of a bound, if it has one.
+fn key_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
     }
 }
 

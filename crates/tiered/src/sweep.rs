@@ -4,12 +4,15 @@
 //! nobody has asked for it since the hand came by; dirty ones are merged only where most of the tier is dirty, or
 //! where nothing else gives room, since each merge rewrites leaves of the tree. A leaf that is rewritten takes along
 //! whatever is dirty beside what has to go.
+//!
+//! After a load nearly all is dirty, and what is read finds no room. Then readers sweep, too: the background is one
+//! thread beside all of theirs, and gets as little of the processors.
 
 use std::cell::Cell;
 
 use spinney_access::Change;
 use spinney_base::shim::Mutex;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, Result, probe};
 use spinney_hot::Records;
 
@@ -77,6 +80,8 @@ pub(crate) struct Sweeps {
     /// Records that were read and found no room, and puts, up to the last look.
     refused: AtomicU64,
     puts_before: AtomicU64,
+    /// Whether the last look found that readers lack room.
+    is_short: AtomicBool,
     /// Leaves of the tree that merges have changed.
     pub(crate) merged_leaves: AtomicU64,
     /// Where ranges passed over many removals.
@@ -123,8 +128,10 @@ impl Tiered {
 
     /// Sweeps so that writers find room, and follows a target that has shrunk; says whether it did something.
     pub(crate) fn sweep_in_background(&self) -> Result<bool> {
+        // Looked at each time, for readers.
+        let wants_sweep = self.wants_sweep();
         let is_over = self.hot.bytes() > self.hot.target();
-        if !is_over && !self.wants_sweep() {
+        if !is_over && !wants_sweep {
             return Ok(false);
         }
         for _ in 0..if is_over { PASSES_AT_ONCE } else { SWEEPS_AT_ONCE } {
@@ -156,7 +163,7 @@ impl Tiered {
     /// Whether the background should sweep, so that writers find room.
     fn wants_sweep(&self) -> bool {
         let is_due = match self.chosen.tuning.keeps_records() {
-            true => self.hot.is_full() && (self.is_mostly_dirty() || self.do_readers_lack_room()),
+            true => self.do_readers_lack_room() || self.hot.is_full() && self.is_mostly_dirty(),
             false => self.hot.bytes() > self.hot.target() / 2,
         };
         is_due && self.hot.dirty() > 0
@@ -168,12 +175,25 @@ impl Tiered {
         let puts = self.images.puts();
         let new = puts - self.sweeps.puts_before.swap(puts, Relaxed);
         let refused = self.sweeps.refused.swap(0, Relaxed);
-        refused > new && self.hot.dirty() * DIRTY_PART >= self.hot.len()
+        let is_short = refused > new && self.hot.dirty() * DIRTY_PART >= self.hot.len();
+        self.sweeps.is_short.store(is_short, Relaxed);
+        is_short
     }
 
-    /// Notes that a record that was read found no room.
-    pub(crate) fn note_refused(&self) {
+    /// Notes that a record that was read found no room, and makes some: merges what is dirty where readers lack room,
+    /// for the background alone is one thread beside all of them, and lets clean records leave otherwise.
+    pub(crate) fn refuse(&self) {
         self.sweeps.refused.fetch_add(1, Relaxed);
+        let Some(mut sweepers) = self.sweeps.claims.try_lock() else { return };
+        if self.sweeps.is_short.load(Relaxed) && self.has_seat(&sweepers) {
+            let (claim, _) = self.pass(&mut sweepers, true);
+            drop(sweepers);
+            // What cannot be merged stays dirty. The read has what it wants, and the next write is told.
+            _ = claim.map(|claim| self.bring_home(&claim.victims, Alone::Try));
+        } else {
+            let passed = self.hot.advance(&mut sweepers.hand, false, &mut Records::default());
+            self.chosen.admission.load().note(passed);
+        }
     }
 
     /// Whether so much is dirty that it is merged to make room.

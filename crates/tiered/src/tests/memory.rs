@@ -219,3 +219,26 @@ fn records_in_order_fill_their_pages() {
     world.empty_tier();
     assert!(fill(&world) >= 80, "{} %", fill(&world));
 }
+
+/// What is dirty after a load is in the way of what is read: readers merge it themselves, once the background has seen
+/// that, and until one in eight is left.
+#[test]
+fn readers_make_their_own_room() {
+    let world = loaded();
+    let tier = &world.engine.hot;
+    for number in 0..COUNT {
+        world.put(&key(number * 7_919 % COUNT), &value(number, 2));
+    }
+    let read = |numbers: std::ops::Range<u64>| {
+        numbers.for_each(|number| assert!(world.get(&key(number * 613 % COUNT)).is_some()));
+    };
+    world.engine.background().unwrap();
+    let before = tier.dirty();
+    read(0..80_000);
+    assert!(tier.dirty() * 4 > tier.len(), "{} are dirty", tier.dirty());
+    assert_eq!(tier.dirty(), before, "nobody has seen that readers lack room");
+    world.engine.background().unwrap();
+    read(80_000..200_000);
+    assert!(tier.dirty() * 6 < tier.len(), "{} of {} are dirty", tier.dirty(), tier.len());
+    assert_eq!(world.verify().unwrap(), COUNT);
+}
