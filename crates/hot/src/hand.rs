@@ -159,7 +159,8 @@ impl HotTier {
     /// `lost` is called for each that was replaced meanwhile and that the cold structure does not have:
     /// nothing names its value any more (rule H23).
     pub fn finish(&self, victims: &Records, written: usize, lost: &mut dyn FnMut(Record<'_>)) {
-        for (number, victim) in victims.iter().enumerate() {
+        let mut rest = victims.iter().enumerate().peekable();
+        while let Some((number, victim)) = rest.next() {
             let held = self.lock(victim.key);
             let leaf = held.leaf;
             let found = leaf.search(victim.key).ok();
@@ -180,6 +181,10 @@ impl HotTier {
             // Ranges would pass over removals that nobody asked for.
             if flags & REMOVED != 0 || held.references.get(index) == 0 {
                 self.let_leave(&held, index);
+                // Once for each leaf: what others are refused for want of blocks would find room in its gaps only.
+                if rest.peek().is_none_or(|(_, next)| !is_within(&held, next.key)) {
+                    self.fill(held);
+                }
             }
         }
     }

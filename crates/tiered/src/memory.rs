@@ -83,7 +83,8 @@ impl Tiered {
         let records = Side { worth: self.hot.soon_hits() + merging, bytes };
         let pages = Side { worth: cache.regretted, bytes: cache.regret_bytes };
         let is_full = cache.used_bytes >= cache.budget_bytes / 8 * 7;
-        let more = if is_full { More::Wanted } else { More::Idle };
+        // What lacks room in the tier is missed as a page meanwhile, and says nothing of either.
+        let more = if is_full && !self.is_short() { More::Wanted } else { More::Idle };
         let mut share = self.chosen.share.lock();
         share.follow(records, pages, more, self.context.runtime.now());
         share.of_second(both)

@@ -109,7 +109,15 @@ impl Tiered {
     /// Whether a record with this hash of its key comes to be kept, now that it was missed.
     pub(crate) fn admits(&self, hash: u64) -> bool {
         let draw = SplitMix(self.chosen.draws.fetch_add(1, Relaxed)).next_u64();
-        self.chosen.admission.load().admits(hash, draw)
+        if self.chosen.admission.load().admits(hash, draw) {
+            return true;
+        }
+        if self.chosen.tuning.promotion() != Promotion::Auto {
+            return false;
+        }
+        self.note_refused();
+        // What is dirty and nobody asks for is worth less than anything that is read.
+        self.is_short()
     }
 
     /// Admits a record, or lets others leave to make room for the next one.

@@ -77,7 +77,7 @@ pub(crate) struct Sweeps {
     /// What is swept at the moment.
     pub(crate) claims: Claims,
     pub(crate) novelty: Novelty,
-    /// Records that were read and found no room, and puts, up to the last look.
+    /// Records that were read and did not enter since the last look, and puts up to it.
     refused: AtomicU64,
     puts_before: AtomicU64,
     /// Whether the last look found that readers lack room.
@@ -169,7 +169,7 @@ impl Tiered {
         is_due && self.hot.dirty() > 0
     }
 
-    /// Whether more records were read and found no room, since the last call, than were put: then what is dirty and
+    /// Whether more records were read and did not enter, since the last call, than were put: then what is dirty and
     /// nobody asks for is in the way of what is read.
     fn do_readers_lack_room(&self) -> bool {
         let puts = self.images.puts();
@@ -180,12 +180,22 @@ impl Tiered {
         is_short
     }
 
+    /// Whether readers lacked room at the last look.
+    pub(crate) fn is_short(&self) -> bool {
+        self.sweeps.is_short.load(Relaxed)
+    }
+
+    /// Notes that a record that was read did not enter the tier.
+    pub(crate) fn note_refused(&self) {
+        self.sweeps.refused.fetch_add(1, Relaxed);
+    }
+
     /// Notes that a record that was read found no room, and makes some: merges what is dirty where readers lack room,
     /// for the background alone is one thread beside all of them, and lets clean records leave otherwise.
     pub(crate) fn refuse(&self) {
-        self.sweeps.refused.fetch_add(1, Relaxed);
+        self.note_refused();
         let Some(mut sweepers) = self.sweeps.claims.try_lock() else { return };
-        if self.sweeps.is_short.load(Relaxed) && self.has_seat(&sweepers) {
+        if self.is_short() && self.has_seat(&sweepers) {
             let (claim, _) = self.pass(&mut sweepers, true);
             drop(sweepers);
             // What cannot be merged stays dirty. The read has what it wants, and the next write is told.
