@@ -273,3 +273,50 @@ impl HotTier {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use spinney_base::runtime::SplitMix;
+    use spinney_leaf::{Bounds, Records, record_words};
+
+    use super::*;
+    use crate::tier::RECORD_BYTES_MAX;
+
+    /// Whatever a leaf has, it can be divided so that another record fits: keys of a kilobyte beside short ones, records
+    /// of the greatest size beside small ones.
+    #[test]
+    fn every_leaf_can_be_divided() {
+        let mut random = SplitMix(1);
+        for round in 0..100_000 {
+            let mut draw = |most: usize| random.next_u64() as usize % most;
+            let long = [9, 900, 1024][draw(3)];
+            let mut lengths = || {
+                let key = if draw(2) == 0 { long } else { 9 };
+                let most = RECORD_BYTES_MAX - key;
+                (key, [draw(40), draw(most + 1), most][draw(3)])
+            };
+            let bounds = (vec![0; lengths().0], vec![255; lengths().0]);
+            let mut words = spinney_leaf::HEADER_WORDS + (bounds.0.len() + bounds.1.len()) / 4 + 2;
+            let mut records = Records::default();
+            loop {
+                let (key, value) = lengths();
+                words += 1 + record_words(key, value);
+                if words > BLOCK_WORDS {
+                    break;
+                }
+                let number = records.len() as u32 + 1;
+                let key = [&number.to_be_bytes()[..], &vec![7; key - 4]].concat();
+                records.push((0, 0), |out| out.extend(&key), |out| out.extend(vec![7; value]));
+            }
+            let count = records.len() as u32;
+            let between = Bounds { lower: &bounds.0, upper: Some(&bounds.1) };
+            let image = spinney_leaf::Image::new(records, between, BLOCK_WORDS);
+            let (key, value) = lengths();
+            let at = random.next_u64() as u32 % (count + 1);
+            let key = [&at.to_be_bytes()[..], &vec![9; key - 4]].concat();
+            let coming = Coming { key: &key, words: 1 + record_words(key.len(), value) };
+            let cuts = (2..=PARTS_MAX).find_map(|parts| image.cuts(parts, coming));
+            assert!(cuts.is_some(), "round {round}: {count} records");
+        }
+    }
+}

@@ -110,6 +110,26 @@ impl Image {
         (cuts.len() == parts).then_some(cuts)
     }
 
+    /// Returns where parts begin that each take what surely fits into a leaf, and one record at least.
+    #[must_use]
+    pub fn packed_cuts(&self) -> Vec<usize> {
+        let prefix = self.bounds().prefix();
+        let words_of = |key: &[u8]| key.len().div_ceil(WORD);
+        let upper = self.upper.as_deref().map_or(0, words_of);
+        let (mut cuts, mut lower, mut of_part) = (vec![0], words_of(&self.lower), 0);
+        for index in 0..self.records.len() {
+            let (key, more) = (self.records.key(index), self.words(index, prefix));
+            // A separator is at most a byte longer than the key below it.
+            let bounds = lower + upper.max(words_of(key) + 1);
+            if of_part > 0 && of_part + more + bounds + HEADER_WORDS > self.words {
+                cuts.push(index);
+                (lower, of_part) = (words_of(key), 0);
+            }
+            of_part += more;
+        }
+        cuts
+    }
+
     /// Returns where two parts begin of which the first has at most `most` words; one part, if all fits
     /// there. `None` where a part would not fit into a leaf.
     #[must_use]

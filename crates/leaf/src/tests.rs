@@ -224,3 +224,22 @@ fn each_invariant_is_checked() {
     });
     expect("below the upper one", &|| words[507].store(u64::from(b'0'), Relaxed));
 }
+
+/// Where no number of parts takes about as much each, parts take what fits.
+#[test]
+fn uneven_records_with_long_keys_are_packed() {
+    let values = [26, 26, 395, 26, 26, 361, 26, 26, 26, 26, 26, 375, 328, 384];
+    for shared in [0, 100, 500, 900] {
+        let mut records = crate::Records::default();
+        for (number, length) in values.into_iter().enumerate() {
+            let key = [vec![b'x'; shared], vec![number as u8 + 1; 904 - shared]].concat();
+            records.push((0, 0), |out| out.extend(&key), |out| out.extend(vec![7; length]));
+        }
+        let image = Image::new(records, Bounds { lower: &[1; 904], upper: Some(b"y..") }, 508);
+        let nothing = Coming { key: &[], words: 0 };
+        assert!((1..=14).all(|parts| image.cuts(parts, nothing).is_none()));
+        let cuts = image.packed_cuts();
+        assert!(cuts.len() <= 14 && cuts.is_sorted_by(|one, next| one < next), "{cuts:?}");
+        assert!(image.fits(&cuts, &[]), "{shared}: {cuts:?}");
+    }
+}

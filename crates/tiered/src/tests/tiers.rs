@@ -359,3 +359,30 @@ fn h8_ranges_over_gaps_miss_nothing() {
         }
     }
 }
+
+/// Long keys that share all but their ends, before a short one: a page has room for one or two of them, so there may be
+/// no number of pages of which each takes about as much as the others.
+#[test]
+fn uneven_records_with_long_keys_divide() {
+    for seed in 0..400 {
+        let mut random = SplitMix(seed);
+        let mut draw = |most: u64| random.next_u64() % most;
+        let (world, mut model) = (World::new(MEMORY), Model::new());
+        let mut put = |key: Vec<u8>, length: usize| {
+            world.put(&key, &vec![7; length]);
+            model.insert(key, vec![7; length]);
+        };
+        (0..100).for_each(|number| put(format!("y{number:02}").into_bytes(), 100));
+        for end in 0..80_u16 {
+            put(
+                [&[1; 902][..], &end.to_be_bytes()].concat(),
+                [26, 26, 26, 395, 361, 328][draw(6) as usize],
+            );
+            if draw(16) > 0 {
+                continue;
+            }
+            world.engine.bring_all_home().unwrap();
+        }
+        world.check(&model);
+    }
+}
