@@ -163,7 +163,12 @@ impl Tiered {
     /// Whether the background should sweep, so that writers find room.
     fn wants_sweep(&self) -> bool {
         let is_due = match self.chosen.tuning.keeps_records() {
-            true => self.do_readers_lack_room() || self.hot.is_full() && self.is_mostly_dirty(),
+            true => {
+                // Room that is there already is filled first.
+                let is_filled = self.hot.bytes() >= self.hot.target() / 16 * 15;
+                self.do_readers_lack_room() && is_filled
+                    || self.hot.is_full() && self.is_mostly_dirty()
+            }
             false => self.hot.bytes() > self.hot.target() / 2,
         };
         is_due && self.hot.dirty() > 0
