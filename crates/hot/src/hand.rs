@@ -182,7 +182,8 @@ impl HotTier {
             if flags & REMOVED != 0 || held.references.get(index) == 0 {
                 self.let_leave(&held, index);
                 // Once for each leaf: what others are refused for want of blocks would find room in its gaps only.
-                if rest.peek().is_none_or(|(_, next)| !is_within(&held, next.key)) {
+                let is_last = rest.peek().is_none_or(|(_, next)| !is_within(&held, next.key));
+                if is_last && self.joins.load(Relaxed) {
                     self.fill(held);
                 }
             }

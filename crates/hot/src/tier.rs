@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use spinney_base::ValueRef;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
 use spinney_leaf::{Bounds, Entry, Leaf};
 use spinney_sync::racy::WORD_BYTES;
@@ -39,6 +39,8 @@ pub struct HotTier {
     pub(crate) dirty: AtomicU64,
     /// Hits on records that the hand meets soon.
     soon_hits: Stripes<1>,
+    /// Whether leaves are joined as soon as merged records leave.
+    pub(crate) joins: AtomicBool,
 }
 
 /// Which way a range goes.
@@ -190,6 +192,7 @@ impl HotTier {
             records: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             soon_hits: Stripes::default(),
+            joins: AtomicBool::new(true),
         }
     }
 
@@ -237,6 +240,12 @@ impl HotTier {
     #[must_use]
     pub fn dirty(&self) -> u64 {
         self.dirty.load(Relaxed)
+    }
+
+    /// Chooses whether leaves are joined as soon as merged records leave. If not, what is read finds room in the holes
+    /// until the hand comes by again: that suits a tier that all that is read may enter.
+    pub fn set_joins(&self, joins: bool) {
+        self.joins.store(joins, Relaxed);
     }
 
     /// Returns the hits so far on records that the hand was about to meet, of one record in

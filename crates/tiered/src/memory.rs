@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_cache::Cache;
-use spinney_hot::{Admission, Hand};
+use spinney_hot::{Admission, Hand, Promotion};
 use spinney_records::{More, Side};
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
@@ -106,6 +106,7 @@ impl Tiered {
 
     /// Lets admission remember as much as suits a tier of this size, and go by what was chosen.
     fn follow_admission(&self, tier: u64) {
+        self.hot.set_joins(self.chosen.tuning.promotion() == Promotion::Auto);
         let now = self.chosen.admission.load();
         if !now.suits(self.chosen.tuning.promotion(), tier) {
             self.chosen
