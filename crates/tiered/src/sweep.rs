@@ -164,8 +164,10 @@ impl Tiered {
     fn wants_sweep(&self) -> bool {
         let is_due = match self.chosen.tuning.keeps_records() {
             true => {
-                let lacks = self.do_readers_lack_room();
-                self.hot.is_full() && (lacks || self.is_mostly_dirty())
+                // Room that is there already is filled first.
+                let is_filled = self.hot.bytes() >= self.hot.target() / 16 * 15;
+                self.do_readers_lack_room() && is_filled
+                    || self.hot.is_full() && self.is_mostly_dirty()
             }
             false => self.hot.bytes() > self.hot.target() / 2,
         };
@@ -198,9 +200,7 @@ impl Tiered {
     pub(crate) fn refuse(&self) {
         self.note_refused();
         let Some(mut sweepers) = self.sweeps.claims.try_lock() else { return };
-        // With fewer, a sweep passes many clean records for a few dirty ones, and lets them leave.
-        let is_half_dirty = self.hot.dirty() * 2 >= self.hot.len();
-        if self.is_short() && is_half_dirty && self.has_seat(&sweepers) {
+        if self.is_short() && self.has_seat(&sweepers) {
             let (claim, _) = self.pass(&mut sweepers, true);
             drop(sweepers);
             // What cannot be merged stays dirty. The read has what it wants, and the next write is told.
