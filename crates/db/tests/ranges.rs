@@ -31,10 +31,8 @@ fn agrees(keyspace: &Keyspace, model: &Model) {
     }
 }
 
-/// Records that take a page, alone and beside others, have a second page that holds no key; so has
-/// the last segment of all, whose keys go on forever.
-#[test]
-fn pages_that_hold_no_key_do_not_end_a_range() {
+/// A database with little memory, and a keyspace.
+fn small(engine: EngineKind) -> (Runtime, Db, Keyspace) {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
     let options = Options::default()
         .memory(1 << 20)
@@ -42,7 +40,15 @@ fn pages_that_hold_no_key_do_not_end_a_range() {
         .disk(Arc::new(disk))
         .runtime(runtime.clone());
     let db = Db::open(Path::new("/db"), options).unwrap();
-    let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
+    let main = db.keyspace("main", KeyspaceOptions::default().engine(engine)).unwrap();
+    (runtime, db, main)
+}
+
+/// Records that take a page, alone and beside others, have a second page that holds no key; so has
+/// the last segment of all, whose keys go on forever.
+#[test]
+fn pages_that_hold_no_key_do_not_end_a_range() {
+    let (runtime, db, main) = small(EngineKind::default());
     let mut model = Model::new();
     for number in 0..900_u64 {
         let number = number.wrapping_mul(0x9E37_79B9) % 1_009;
@@ -77,14 +83,7 @@ fn pages_that_hold_no_key_do_not_end_a_range() {
 #[test]
 fn ranges_without_a_record_end() {
     for engine in EngineKind::ALL {
-        let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
-        let options = Options::default()
-            .memory(1 << 20)
-            .log_bytes_max(4 << 20)
-            .disk(Arc::new(disk))
-            .runtime(runtime.clone());
-        let db = Db::open(Path::new("/db"), options).unwrap();
-        let main = db.keyspace("main", KeyspaceOptions::default().engine(engine)).unwrap();
+        let (runtime, db, main) = small(engine);
         let key = |number: u64| format!("{number:06}").into_bytes();
         let mut model = Model::new();
         for number in 0..20_000 {

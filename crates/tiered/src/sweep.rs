@@ -26,6 +26,8 @@ const DIRTY_FOURTHS: u64 = 3;
 
 /// With fewer dirty records than one in this many, they are not in the way of what is read.
 const DIRTY_PART: u64 = 8;
+/// Where readers lack room, the background makes some once the tier has filled so many sixteenths of its target.
+const FILLED_SIXTEENTHS: u64 = 15;
 /// Sweeps of the background at once.
 const SWEEPS_AT_ONCE: u64 = 4;
 /// Leaves of the tree whose changes are merged at once, about. With more, more records are copied; with fewer, the
@@ -160,12 +162,12 @@ impl Tiered {
         self.pages.cache().map_or(1, |cache| (cache.bytes() / each.max(1)).clamp(1, SWEEPERS_MAX))
     }
 
-    /// Whether the background should sweep, so that writers find room.
+    /// Whether the background should sweep, so that writers find room, or what is read.
     fn wants_sweep(&self) -> bool {
         let is_due = match self.chosen.tuning.keeps_records() {
             true => {
                 // Room that is there already is filled first.
-                let is_filled = self.hot.bytes() >= self.hot.target() / 16 * 15;
+                let is_filled = self.hot.bytes() >= self.hot.target() / 16 * FILLED_SIXTEENTHS;
                 self.do_readers_lack_room() && is_filled
                     || self.hot.is_full() && self.is_mostly_dirty()
             }
