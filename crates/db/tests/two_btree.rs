@@ -118,6 +118,25 @@ fn short_ranges_end_in_memory() {
     }
 }
 
+/// Of a group without a record the tier knows that it has none, as long as it is asked for.
+#[test]
+fn ranges_without_a_record_end_in_memory() {
+    let again = |promotion| {
+        let world = world(&[("promotion", promotion)]);
+        let read = || {
+            for number in 0..300 {
+                let group = [&key(number * 100)[..5], b"none"].concat();
+                assert!(world.main.prefix(&group).next().is_none());
+            }
+        };
+        (0..3).for_each(|_| read());
+        world.read((0..50_000).step_by(3).take(1_000));
+        world.pages(read)
+    };
+    let (kept, read) = (again("1"), again("0"));
+    assert!(kept * 3 < read, "{kept} pages for 300 groups, {read} where nothing is promoted");
+}
+
 #[test]
 fn options_are_checked() {
     let options = || KeyspaceOptions::default().engine(EngineKind::TwoBTree);

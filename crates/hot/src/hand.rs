@@ -183,7 +183,7 @@ impl HotTier {
                 self.let_leave(&held, index);
                 // Once for each leaf: what others are refused for want of blocks would find room in its gaps only.
                 let is_last = rest.peek().is_none_or(|(_, next)| !is_within(&held, next.key));
-                if is_last && self.joins.load(Relaxed) {
+                if is_last {
                     self.fill(held);
                 }
             }

@@ -55,4 +55,4 @@ mod tier;
 pub use admission::{Admission, Promotion};
 pub use hand::{Hand, Passed};
 pub use records::{Record, Records};
-pub use tier::{Cached, Direction, HotTier, Piece, RECORD_BYTES_MAX, Replaced, Seen};
+pub use tier::{Cached, Direction, HotTier, Piece, RECORD_BYTES_MAX, Refused, Replaced, Seen};

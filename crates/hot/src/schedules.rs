@@ -106,16 +106,34 @@ fn h8_no_gap_bit_is_set_for_what_has_left() {
         [0, 3].into_iter().for_each(|number| shared.write(number));
         shared.read(1);
         let sweeper = thread(&shared, |shared| (0..2).for_each(|_| shared.sweep()));
+        (0..2).for_each(|_| shared.promote_first_leaf());
+        sweeper.join().unwrap();
         let mut piece = Piece::default();
         shared.tier.range(None, Direction::Forward, usize::MAX, &mut piece);
-        let seen = piece.seen.unwrap();
-        (0..4).for_each(|number| shared.read(number));
-        let mut found = Records::default();
-        std::mem::swap(&mut found, &mut piece.records);
-        shared.tier.set_gaps(seen, std::ops::Bound::Unbounded, None);
+        shared.no_cold_record_in_a_gap(&piece);
+        shared.done.store(true, SeqCst);
+    });
+}
+
+/// H3, H8: a range that enters whole while its leaf divides, and others write and sweep there, hides no newer value.
+#[test]
+fn h8_a_range_enters_beside_writers() {
+    check(2_000, || {
+        let shared = world(10);
+        (0..4).for_each(|_| shared.sweep());
+        let sweeper = thread(&shared, |shared| (0..2).for_each(|_| shared.sweep()));
+        let promoter = thread(&shared, |shared| (0..2).for_each(|_| shared.promote_first_leaf()));
+        for number in [1, 4, 7] {
+            shared.write(number);
+            shared.read(number);
+        }
+        promoter.join().unwrap();
         sweeper.join().unwrap();
+        let mut piece = Piece::default();
         shared.tier.range(None, Direction::Forward, usize::MAX, &mut piece);
         shared.no_cold_record_in_a_gap(&piece);
+        (0..10).for_each(|number| shared.read(number));
+        shared.tier.check().unwrap();
         shared.done.store(true, SeqCst);
     });
 }

@@ -52,6 +52,15 @@ impl Image {
     }
 }
 
+/// A leaf after a neighbour was asked for room.
+#[derive(Debug)]
+enum Shared<'a> {
+    /// They share what they have; this one is for the key now.
+    Done(Held<'a>),
+    /// There was none.
+    Not(Held<'a>),
+}
+
 /// Which neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
@@ -67,26 +76,32 @@ impl HotTier {
         held.leaf.write_all(image.all.bounds(), about, image.all.records.iter());
     }
 
-    /// Makes room in a full leaf, for `words` words of a record that would lie at this place. The caller
-    /// looks for its leaf again.
-    pub(crate) fn make_room(&self, held: Held<'_>, words: usize, (index, key): (usize, &[u8])) {
+    /// Makes room in a full leaf, for `words` words of what comes at this key. Returns the leaf that is for the key
+    /// now, whose keys were latched all the time.
+    pub(crate) fn make_room<'a>(&'a self, held: Held<'a>, words: usize, key: &[u8]) -> Held<'a> {
         if held.leaf.spare_words() >= words {
             self.compact(&held);
-            return;
+            return held;
         }
         let block = held.block;
+        let index = held.leaf.search(key).unwrap_or_else(|at| at);
         if index == held.leaf.len() && !held.leaf.upper(&mut Vec::new()) {
             // Where keys ascend, leaves stay full.
             let image = Image::of(&held);
             let cuts = [0, index];
             if image.all.fits(&cuts, key) {
-                self.rewrite(&image, (vec![held], &cuts), key);
-                return;
+                return self.rewrite(&image, (vec![held], &cuts), key);
             }
         }
         let coming = Coming { key, words };
-        let Some(held) = self.share(held, coming, Side::Right) else { return };
-        let Some(held) = self.share(held, coming, Side::Left) else { return };
+        let held = match self.share(held, coming, Side::Right) {
+            Shared::Done(held) => return held,
+            Shared::Not(held) => held,
+        };
+        let held = match self.share(held, coming, Side::Left) {
+            Shared::Done(held) => return held,
+            Shared::Not(held) => held,
+        };
         // No neighbour has room: three become four.
         let mut leaves = Vec::with_capacity(3);
         leaves.extend(self.neighbour(&held, Side::Left));
@@ -96,8 +111,7 @@ impl HotTier {
         let all = leaves.iter().skip(1).fold(Image::of(&leaves[0]), Image::joined);
         let parts = leaves.len() + 1..=leaves.len() + 2;
         if let Some(cuts) = parts.into_iter().find_map(|parts| all.all.cuts(parts, coming)) {
-            self.rewrite(&all, (leaves, &cuts), key);
-            return;
+            return self.rewrite(&all, (leaves, &cuts), key);
         }
         // Keys of several leaves share less than those of one.
         let own = leaves.iter().position(|leaf| leaf.block == block).expect("it is among them");
@@ -106,13 +120,12 @@ impl HotTier {
         let image = Image::of(&held);
         let cuts = (2..=PARTS_MAX).find_map(|parts| image.all.cuts(parts, coming));
         let cuts = cuts.expect("a third, two records and two bounds fit into a leaf");
-        self.rewrite(&image, (vec![held], &cuts), key);
+        self.rewrite(&image, (vec![held], &cuts), key)
     }
 
-    /// Spreads the records of a leaf and a neighbour evenly, if that gives room for what comes. Gives the
-    /// leaf back otherwise.
-    fn share<'a>(&'a self, held: Held<'a>, coming: Coming<'_>, side: Side) -> Option<Held<'a>> {
-        let Some(other) = self.neighbour(&held, side) else { return Some(held) };
+    /// Spreads the records of a leaf and a neighbour evenly, if that gives room for what comes.
+    fn share<'a>(&'a self, held: Held<'a>, coming: Coming<'_>, side: Side) -> Shared<'a> {
+        let Some(other) = self.neighbour(&held, side) else { return Shared::Not(held) };
         let (left, right) = match side {
             Side::Right => (held, other),
             Side::Left => (other, held),
@@ -121,8 +134,7 @@ impl HotTier {
         if words + coming.words <= 2 * FULL_WORDS {
             let both = Image::of(&left).joined(&right);
             if let Some(cuts) = both.all.cuts(2, coming) {
-                self.rewrite(&both, (vec![left, right], &cuts), coming.key);
-                return None;
+                return Shared::Done(self.rewrite(&both, (vec![left, right], &cuts), coming.key));
             }
         }
         let (held, other) = match side {
@@ -130,7 +142,7 @@ impl HotTier {
             Side::Left => (right, left),
         };
         other.release_unchanged();
-        Some(held)
+        Shared::Not(held)
     }
 
     /// Latches a neighbour, if there is one that nobody has latched.
@@ -159,7 +171,7 @@ impl HotTier {
         let Some(right) = right else { return };
         let both = Image::of(&held).joined(&right);
         match both.all.filled(FILLED_WORDS) {
-            Some(cuts) => self.rewrite(&both, (vec![held, right], &cuts), &[]),
+            Some(cuts) => drop(self.rewrite(&both, (vec![held, right], &cuts), &[])),
             None => right.release_unchanged(),
         }
     }
@@ -178,8 +190,13 @@ impl HotTier {
     }
 
     /// Writes all records of these leaves into as many as there are cuts. `key` decides where a part
-    /// without records begins.
-    fn rewrite(&self, image: &Image, (leaves, cuts): (Vec<Held<'_>>, &[usize]), key: &[u8]) {
+    /// without records begins. Returns the leaf that is for it.
+    fn rewrite<'a>(
+        &'a self,
+        image: &Image,
+        (leaves, cuts): (Vec<Held<'a>>, &[usize]),
+        key: &[u8],
+    ) -> Held<'a> {
         let mut old_bounds: Vec<Vec<u8>> = Vec::new();
         for leaf in leaves.iter().skip(1) {
             old_bounds.push(Vec::new());
@@ -214,6 +231,8 @@ impl HotTier {
         for (lower, home) in lowers.iter().zip(&homes).rev() {
             self.index.insert(lower, *home);
         }
+        let place = lowers.iter().rposition(|lower| &lower[..] <= key).unwrap_or(0);
+        let own = leaves.swap_remove(place);
         drop(leaves);
         for held in surplus {
             let block = held.block;
@@ -221,6 +240,7 @@ impl HotTier {
             drop(held);
             self.blocks.give(block);
         }
+        own
     }
 
     /// Checks every invariant. The caller makes sure that no thread writes meanwhile.

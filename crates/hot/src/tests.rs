@@ -9,7 +9,7 @@ use spinney_base::ValueRef;
 use spinney_base::runtime::SplitMix;
 use spinney_sync::VersionLatch;
 
-use crate::{Cached, Direction, Hand, HotTier, Piece, Records, Replaced};
+use crate::{Cached, Direction, Hand, HotTier, Piece, Records, Refused, Replaced};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -172,15 +172,16 @@ impl World {
             (Some(upper), Some(to)) if *to < *upper => Some(to.to_vec()),
             (upper, _) => upper,
         };
-        let keys: Vec<_> = self
-            .cold
-            .range::<[u8], _>((from, Bound::Unbounded))
-            .map(|(key, _)| key.clone())
+        let within = |key: &[u8]| end.as_ref().is_none_or(|end| key < &end[..]);
+        let cold = self.cold.range::<[u8], _>((from, Bound::Unbounded));
+        let records: Vec<_> = cold
+            .map(|(key, bytes)| (&key[..], Some(value(bytes))))
+            .take_while(|(key, _)| within(key))
             .collect();
-        let within = |key: &Vec<u8>| end.as_ref().is_none_or(|end| key < end);
-        if keys.iter().take_while(|key| within(key)).all(|key| self.promote(key)) {
-            self.tier.set_gaps(seen, from, end.as_deref());
-        }
+        let before = self.tier.len();
+        let entered = self.tier.admit_run(&records, (from, end.as_deref()), seen);
+        assert_eq!(self.tier.len() - before, entered.unwrap_or(0));
+        assert_ne!(entered, Err(Refused::Changed));
     }
 
     fn check(&self) {
@@ -392,6 +393,59 @@ fn room_is_reserved_given_back_and_made() {
     assert!(reserved * 108 <= 1 << 20);
     (0..reserved).for_each(|_| tier.release(8, 100));
     assert!(tier.reserve(8, 100));
+    tier.check().unwrap();
+}
+
+/// Short ranges enter whole or not at all: what is left out would cost their pages all the same.
+#[test]
+fn a_range_enters_whole_or_not_at_all() {
+    let tier = HotTier::new(600_000);
+    let bytes = [3; 100];
+    let key = |group: u64, one: u8| {
+        [&group.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()[..], &[one]].concat()
+    };
+    let look = |group: u64| {
+        let (begin, end) = (key(group, 0), key(group, 9));
+        let mut piece = Piece::default();
+        let part = (Some(&begin[..]), Some(&end[..]));
+        tier.range_to(part, Direction::Forward, usize::MAX, &mut piece);
+        (begin, end, piece)
+    };
+    let (mut whole, mut refused) = (0, 0);
+    for group in 0..2_000 {
+        let (begin, end, piece) = look(group);
+        let keys: Vec<_> = (0..6).map(|one| key(group, one)).collect();
+        let values = keys.iter().map(|key| (&key[..], Some(value(&bytes))));
+        let records: Vec<_> = values.chain([(&end[..], None)]).collect();
+        let bounds = (Bound::Included(&begin[..]), Some(&end[..]));
+        match tier.admit_run(&records, bounds, piece.seen.unwrap()) {
+            // Where its leaf was divided amid it, the next one has the rest.
+            Ok(entered) => whole += u64::from(entered == 7),
+            Err(error) => {
+                assert_eq!(error, Refused::Full);
+                refused += 1;
+                let found =
+                    keys.iter().filter(|key| tier.peek(key, &mut Vec::new()) != Cached::Unknown);
+                assert_eq!(found.count(), 0, "group {group}");
+            }
+        }
+    }
+    assert!(refused > 1_000 && whole + refused > 1_990, "{whole} whole, {refused} not at all");
+    let known = (0..2_000).filter(|group| {
+        let (begin, end, piece) = look(*group);
+        let all: Vec<_> = piece.records.iter().collect();
+        let own = all.iter().take_while(|record| record.key < &end[..]);
+        let is_first = all.first().is_some_and(|first| first.key == begin);
+        is_first && own.map(|record| assert!(record.ends_gap)).count() == 6
+    });
+    // Leaves were divided amid some of them since.
+    let (known, blocks) = (known.count() as u64, tier.blocks.used());
+    assert!(known <= whole && whole <= known + blocks, "{known} of {whole}, {blocks} leaves");
+    let long = vec![([&key(1, 1)[..], &[1]].concat(), vec![3; 3_000]); 2];
+    let records: Vec<_> = long.iter().map(|(key, bytes)| (&key[..], Some(value(bytes)))).collect();
+    let seen = look(1).2.seen.unwrap();
+    let refused = tier.admit_run(&records, (Bound::Unbounded, None), seen);
+    assert_eq!(refused, Err(Refused::Long));
     tier.check().unwrap();
 }
 

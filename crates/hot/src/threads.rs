@@ -80,6 +80,21 @@ impl Shared {
         assert!(!is_closed || nothing(&begin, None));
     }
 
+    /// Promotes what the cold structure has for the first leaf.
+    #[cfg(feature = "shuttle")]
+    pub(crate) fn promote_first_leaf(&self) {
+        let mut piece = crate::Piece::default();
+        self.tier.range(None, crate::Direction::Forward, usize::MAX, &mut piece);
+        let cold = self.cold.read().clone();
+        let is_within = |key: &[u8]| piece.upper.as_ref().is_none_or(|upper| key < &upper[..]);
+        let records: Vec<_> = (cold.iter())
+            .take_while(|(key, _)| is_within(key))
+            .map(|(key, bytes)| (&key[..], Some(ValueRef { bytes, large: false })))
+            .collect();
+        let bounds = (std::ops::Bound::Unbounded, piece.upper.as_deref());
+        _ = self.tier.admit_run(&records, bounds, piece.seen.unwrap());
+    }
+
     /// Reads a key, and promotes it.
     pub(crate) fn read(&self, number: u64) {
         let place = usize::try_from(number).unwrap();

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use spinney_base::ValueRef;
-use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::thread;
 use spinney_leaf::{Bounds, Entry, Leaf};
 use spinney_sync::racy::WORD_BYTES;
@@ -39,8 +39,6 @@ pub struct HotTier {
     pub(crate) dirty: AtomicU64,
     /// Hits on records that the hand meets soon.
     soon_hits: Stripes<1>,
-    /// Whether leaves are joined as soon as merged records leave.
-    pub(crate) joins: AtomicBool,
 }
 
 /// Which way a range goes.
@@ -101,6 +99,17 @@ pub enum Replaced {
 pub struct Seen {
     home: Home,
     removals: u32,
+}
+
+/// Why nothing of a range enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Something has left the leaf since it was seen, or it is for other keys.
+    Changed,
+    /// There is no room.
+    Full,
+    /// It is as good as a page.
+    Long,
 }
 
 /// Part of a range that one leaf has.
@@ -192,7 +201,6 @@ impl HotTier {
             records: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             soon_hits: Stripes::default(),
-            joins: AtomicBool::new(true),
         }
     }
 
@@ -240,12 +248,6 @@ impl HotTier {
     #[must_use]
     pub fn dirty(&self) -> u64 {
         self.dirty.load(Relaxed)
-    }
-
-    /// Chooses whether leaves are joined as soon as merged records leave. If not, what is read finds room in the holes
-    /// until the hand comes by again: that suits a tier that all that is read may enter.
-    pub fn set_joins(&self, joins: bool) {
-        self.joins.store(joins, Relaxed);
     }
 
     /// Returns the hits so far on records that the hand was about to meet, of one record in
@@ -362,70 +364,92 @@ impl HotTier {
     /// pointer to a large value, it is appended to `replaced`.
     pub fn put(&self, key: &[u8], value: Option<ValueRef<'_>>, replaced: &mut Vec<u8>) -> Replaced {
         let entry = entry_of(key, value, DIRTY);
-        loop {
-            let held = self.lock(key);
-            let index = match held.leaf.search(key) {
-                Ok(index) => index,
-                Err(index) => {
-                    if self.insert(held, index, entry) {
-                        self.dirty.fetch_add(1, Relaxed);
-                        return Replaced::Nothing;
-                    }
-                    continue;
-                }
-            };
-            let slot = held.leaf.slot(index);
-            let start = replaced.len();
-            if slot.is(LARGE) {
-                held.leaf.value(slot, replaced);
+        let held = self.lock(key);
+        let Ok(index) = held.leaf.search(key) else {
+            let held = self.with_room(held, key, |leaf| words_of(leaf, entry));
+            self.insert(&held, entry);
+            self.dirty.fetch_add(1, Relaxed);
+            return Replaced::Nothing;
+        };
+        let slot = held.leaf.slot(index);
+        if slot.is(LARGE) {
+            held.leaf.value(slot, replaced);
+        }
+        self.replace(held, index, entry);
+        match slot.flags() & (DIRTY | WRITING) {
+            0 => {
+                self.dirty.fetch_add(1, Relaxed);
+                Replaced::Clean
             }
-            if !self.replace(
-                held,
-                index,
-                Entry { flags: entry.flags | slot.flags() & GAP, ..entry },
-            ) {
-                replaced.truncate(start);
-                continue;
-            }
-            return match slot.flags() & (DIRTY | WRITING) {
-                0 => {
-                    self.dirty.fetch_add(1, Relaxed);
-                    Replaced::Clean
-                }
-                DIRTY => Replaced::Dirty,
-                _ => Replaced::Writing,
-            };
+            DIRTY => Replaced::Dirty,
+            _ => Replaced::Writing,
         }
     }
 
     /// Admits a clean record that was read from the cold structure after a look that missed it, whose moment
     /// is `seen` (rule H3). Whatever replaced it since is here, or has left the leaf, which is
-    /// counted. Returns whether the tier has this record now.
+    /// counted. Returns whether it has entered.
     pub fn admit(&self, key: &[u8], value: Option<ValueRef<'_>>, seen: Seen) -> bool {
-        let entry = entry_of(key, value, 0);
-        loop {
-            let held = self.latch(seen.home.block());
-            if !held.is_as(seen) {
-                held.release_unchanged();
-                return false;
-            }
-            match held.leaf.search(key) {
-                Ok(_) => {
-                    held.release_unchanged();
-                    return false;
-                }
-                Err(index) => {
-                    let words = held.leaf.words_for(key.len(), entry.value.len());
-                    if held.leaf.spare_words() < words && self.is_full() {
-                        held.release_unchanged();
-                        return false;
-                    }
-                    if self.insert(held, index, entry) {
-                        return true;
-                    }
-                }
-            }
+        matches!(self.admit_all(&[(key, value)], seen), Ok((_, 1)))
+    }
+
+    /// Admits all of what was read from the cold structure from the bound `from` up to `to`, of which `None` is the
+    /// end of all keys, and sets gap bits between (rule H8): all that is not here yet enters, or nothing. Keys
+    /// ascend, and so few bytes are asked for that a short range takes less memory than its page: those of
+    /// [`RECORD_BYTES_MAX`] at most, about. Of a key that is excluded nothing is known.
+    ///
+    /// Returns how many have entered.
+    ///
+    /// # Errors
+    /// Why none has.
+    pub fn admit_run(
+        &self,
+        records: &[(&[u8], Option<ValueRef<'_>>)],
+        (from, to): (Bound<&[u8]>, Option<&[u8]>),
+        seen: Seen,
+    ) -> Result<u64, Refused> {
+        let (held, entered) = self.admit_all(records, seen)?;
+        close_gaps(held.leaf, from, to);
+        Ok(entered)
+    }
+
+    /// Admits what is not here yet of what was read. Returns the leaf, and how many have entered: where it had to be
+    /// divided, only those that are its own now.
+    fn admit_all(
+        &self,
+        records: &[(&[u8], Option<ValueRef<'_>>)],
+        seen: Seen,
+    ) -> Result<(Held<'_>, u64), Refused> {
+        let held = self.latch(seen.home.block());
+        if !held.is_as(seen) {
+            held.release_unchanged();
+            return Err(Refused::Changed);
         }
+        let is_new = |leaf: Leaf<'_>, key: &[u8]| leaf.search(key).is_err();
+        let all = records.iter().map(|(key, value)| entry_of(key, *value, 0));
+        let new: Vec<Entry<'_>> = all.filter(|entry| is_new(held.leaf, entry.key)).collect();
+        let words = |leaf: Leaf<'_>| new.iter().map(|entry| words_of(leaf, *entry)).sum();
+        let asked: usize = words(held.leaf);
+        let refused = match held.leaf.spare_words() < asked {
+            _ if asked > RUN_WORDS_MAX => Some(Refused::Long),
+            true if self.is_full() => Some(Refused::Full),
+            _ => None,
+        };
+        if let Some(refused) = refused {
+            held.release_unchanged();
+            return Err(refused);
+        }
+        let Some(first) = new.first() else { return Ok((held, 0)) };
+        let held = match held.leaf.free_words() < asked {
+            true => self.with_room(held, first.key, |leaf| words_within(leaf, &new)),
+            false => held,
+        };
+        let mut entered = 0;
+        for entry in within(held.leaf, &new) {
+            self.insert(&held, *entry);
+            entered += 1;
+        }
+        Ok((held, entered))
     }
 
     /// Makes a clean record dirty, because the cold structure is about to lose it. Returns whether it was here, and
@@ -453,15 +477,29 @@ impl HotTier {
         taken > target - target / FOR_PUTS_PART
     }
 
-    /// Inserts a record that is not there. Returns `false` if the leaf was full; it has room now, or
-    /// another leaf is the one for the key.
-    fn insert(&self, held: Held<'_>, index: usize, entry: Entry<'_>) -> bool {
-        let leaf = held.leaf;
-        let words = leaf.words_for(entry.key.len(), entry.value.len());
-        if leaf.free_words() < words {
-            self.make_room(held, words, (index, entry.key));
-            return false;
+    /// Sees to it that words are free in a leaf for a key and what comes with it. Returns the leaf that is for the key
+    /// now: as long as it is latched, what was known of its keys is so still.
+    fn with_room<'a>(
+        &'a self,
+        held: Held<'a>,
+        key: &[u8],
+        words: impl Fn(Leaf<'_>) -> usize,
+    ) -> Held<'a> {
+        let mut held = held;
+        loop {
+            // Keys of several leaves share less than those of one.
+            let words = words(held.leaf);
+            if held.leaf.free_words() >= words {
+                return held;
+            }
+            held = self.make_room(held, words, key);
         }
+    }
+
+    /// Inserts a record that is not there, for which words are free.
+    fn insert(&self, held: &Held<'_>, entry: Entry<'_>) {
+        let leaf = held.leaf;
+        let index = leaf.search(entry.key).unwrap_or_else(|at| at);
         let gap = match index.checked_sub(1) {
             Some(before) => leaf.slot(before).flags() & GAP,
             None if leaf.starts_gap() => GAP,
@@ -472,28 +510,30 @@ impl HotTier {
         held.references.insert(index, priority, leaf.len());
         leaf.insert(index, Entry { flags: entry.flags | gap, ..entry });
         self.records.fetch_add(1, Relaxed);
-        true
     }
 
-    /// Replaces a record, in one step. Returns `false` if the leaf was full.
-    fn replace(&self, held: Held<'_>, index: usize, entry: Entry<'_>) -> bool {
-        let leaf = held.leaf;
+    /// Replaces a record, in one step; nothing changes of the gap behind it.
+    fn replace(&self, held: Held<'_>, index: usize, entry: Entry<'_>) {
         held.references.touch(index);
-        if leaf.overwrite(index, entry) {
-            return true;
+        let (mut held, mut index) = (held, index);
+        loop {
+            let (leaf, slot) = (held.leaf, held.leaf.slot(index));
+            let entry = Entry { flags: entry.flags | slot.flags() & GAP, ..entry };
+            if leaf.overwrite(index, entry) {
+                return;
+            }
+            let words = words_of(leaf, entry);
+            if leaf.spare_words() + 1 + slot.words() >= words {
+                leaf.take_out(index);
+                if leaf.free_words() < words {
+                    self.compact(&held);
+                }
+                leaf.insert(index, entry);
+                return;
+            }
+            held = self.make_room(held, words, entry.key);
+            index = held.leaf.search(entry.key).expect("what is latched stays");
         }
-        let words = leaf.words_for(entry.key.len(), entry.value.len());
-        let old = 1 + leaf.slot(index).words();
-        if leaf.spare_words() + old < words {
-            self.make_room(held, words, (index, entry.key));
-            return false;
-        }
-        leaf.take_out(index);
-        if leaf.free_words() < words {
-            self.compact(&held);
-        }
-        leaf.insert(index, entry);
-        true
     }
 
     /// Looks at the part of a range that one leaf has: from `from` on forward, or below it backward,
@@ -554,49 +594,58 @@ impl HotTier {
         // Slots may have moved since: a bit in the wrong place changes only what leaves next.
         touched.filter(|slot| *slot < RECORDS_MAX).for_each(|slot| references.touch(slot));
     }
+}
 
-    /// Sets the gap bits of all that lies between two keys in the leaf that was seen (rule H8): the cold
-    /// structure was read from the bound `from` up to `to` since then, and the tier has all that was found.
-    /// `None` is the end of all keys. Of a key that is excluded nothing is known. Returns whether nothing left the
-    /// leaf meanwhile.
-    pub fn set_gaps(&self, seen: Seen, from: Bound<&[u8]>, to: Option<&[u8]>) -> bool {
-        let held = self.latch(seen.home.block());
-        let leaf = held.leaf;
-        if !held.is_as(seen) {
-            held.release_unchanged();
-            return false;
+/// Sets the gap bits of all that lies between two keys in a leaf: nothing has left it since the cold structure was read
+/// from the bound `from` up to `to`, and it has all that was found.
+fn close_gaps(leaf: Leaf<'_>, from: Bound<&[u8]>, to: Option<&[u8]>) {
+    let (mut lower, mut upper) = (Vec::new(), Vec::new());
+    leaf.lower(&mut lower);
+    let has_upper = leaf.upper(&mut upper);
+    // Span 0 lies before the first record, span n behind the n-th one.
+    let count = leaf.len();
+    let behind = |key: &[u8]| match has_upper && key >= &upper[..] {
+        true => count + 1,
+        false => leaf.search(key).unwrap_or_else(|at| at) + 1,
+    };
+    let first = match from {
+        Bound::Unbounded => 0,
+        Bound::Included(key) if key <= &lower[..] => 0,
+        Bound::Excluded(key) if key < &lower[..] => 0,
+        Bound::Included(key) | Bound::Excluded(key) => behind(key),
+    };
+    let end = match to {
+        Some(to) if to <= &lower[..] => 0,
+        Some(to) if !has_upper || to < &upper[..] => match leaf.search(to) {
+            Ok(at) => at + 1,
+            Err(at) => at,
+        },
+        _ => count + 1,
+    };
+    for span in first..end.max(first) {
+        match span.checked_sub(1) {
+            None => leaf.set_starts_gap(true),
+            Some(index) => leaf.set_flags(index, leaf.slot(index).flags() | GAP),
         }
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        leaf.lower(&mut lower);
-        let has_upper = leaf.upper(&mut upper);
-        // Span 0 lies before the first record, span n behind the n-th one.
-        let count = leaf.len();
-        let behind = |key: &[u8]| match has_upper && key >= &upper[..] {
-            true => count + 1,
-            false => leaf.search(key).unwrap_or_else(|at| at) + 1,
-        };
-        let first = match from {
-            Bound::Unbounded => 0,
-            Bound::Included(key) if key <= &lower[..] => 0,
-            Bound::Excluded(key) if key < &lower[..] => 0,
-            Bound::Included(key) | Bound::Excluded(key) => behind(key),
-        };
-        let end = match to {
-            Some(to) if to <= &lower[..] => 0,
-            Some(to) if !has_upper || to < &upper[..] => match leaf.search(to) {
-                Ok(at) => at + 1,
-                Err(at) => at,
-            },
-            _ => count + 1,
-        };
-        for span in first..end.max(first) {
-            match span.checked_sub(1) {
-                None => leaf.set_starts_gap(true),
-                Some(index) => leaf.set_flags(index, leaf.slot(index).flags() | GAP),
-            }
-        }
-        true
     }
+}
+
+/// The first of these records, whose keys ascend, that a leaf is for.
+fn within<'e>(leaf: Leaf<'_>, records: &'e [Entry<'e>]) -> &'e [Entry<'e>] {
+    let mut upper = Vec::new();
+    let has_upper = leaf.upper(&mut upper);
+    let count = records.partition_point(|entry| !has_upper || entry.key < &upper[..]);
+    &records[..count]
+}
+
+/// Words that these of them take in it.
+fn words_within(leaf: Leaf<'_>, records: &[Entry<'_>]) -> usize {
+    within(leaf, records).iter().map(|entry| words_of(leaf, *entry)).sum()
+}
+
+/// Words that a record takes in a leaf that is for it, with its slot.
+fn words_of(leaf: Leaf<'_>, entry: Entry<'_>) -> usize {
+    leaf.words_for(entry.key.len(), entry.value.len())
 }
 
 /// Copies what a leaf has of a range.
@@ -671,4 +720,6 @@ fn entry_of<'a>(key: &'a [u8], value: Option<ValueRef<'a>>, flags: u8) -> Entry<
 /// Longest key and value together, in bytes: a quarter of a block less what bounds may take.
 pub const RECORD_BYTES_MAX: usize = 4_040;
 const _: () = assert!(cfg!(feature = "shuttle") || RECORD_BYTES_MAX / 8 < BLOCK_WORDS / 4);
+/// Most words of what enters at once: a leaf can be divided for any record.
+const RUN_WORDS_MAX: usize = if cfg!(feature = "shuttle") { BLOCK_WORDS } else { BLOCK_WORDS / 4 };
 const _: () = assert!(PRIORITY_PUT <= REFERENCE_MAX);

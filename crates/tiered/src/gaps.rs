@@ -17,7 +17,7 @@ use std::ops::Bound;
 
 use spinney_base::ValueRef;
 use spinney_engine::{Chunk, Direction, Resident, ScanRequest};
-use spinney_hot::{Piece, RECORD_BYTES_MAX, Record};
+use spinney_hot::{Piece, RECORD_BYTES_MAX, Record, Refused};
 use spinney_sync::hash_key;
 
 use crate::engine::Tiered;
@@ -28,6 +28,8 @@ const RUN_MAX: usize = 16;
 /// The first records of a piece that need no look at the tree.
 pub(crate) struct Covered<'a> {
     pub(crate) records: Vec<Record<'a>>,
+    /// How many of the piece's it took, with the one that ends the range.
+    pub(crate) used: usize,
     /// Where the range continues; `None` at its end.
     pub(crate) next: Option<Bound<Vec<u8>>>,
 }
@@ -39,13 +41,14 @@ pub(crate) fn covered<'a>(
     request: &ScanRequest<'_>,
 ) -> Covered<'a> {
     let mut is_closed = piece.starts_gap;
-    let mut found = Covered { records: Vec::new(), next: Some(near.clone()) };
+    let mut found = Covered { records: Vec::new(), used: 0, next: Some(near.clone()) };
     for record in piece.records.iter() {
         let is_first = found.records.is_empty()
             && matches!(near, Bound::Included(key) if key[..] == *record.key);
         if !is_closed && !is_first {
             return found;
         }
+        found.used += 1;
         if request.is_past_upper(record.key) {
             found.next = None;
             return found;
@@ -76,65 +79,68 @@ pub(crate) struct ReadRun<'a> {
 }
 
 impl Tiered {
-    /// Whether a range that was read may promote its records.
+    /// Whether a range that was read may promote its records. Of one without any, bounds are promoted.
     pub(crate) fn is_run(&self, request: &ScanRequest<'_>, cold: &Chunk) -> bool {
         self.promotes()
             && request.direction == Direction::Forward
             && !request.keys_only
-            && (1..=RUN_MAX).contains(&cold.len())
+            && cold.len() <= RUN_MAX
     }
 
     /// Promotes all that a short range has read of the tree, or nothing, and closes the gaps between.
     pub(crate) fn promote_run(&self, piece: &Piece, read: &ReadRun<'_>) {
         let Some(seen) = piece.seen else { return };
-        let (first, _) = read.cold.get(0);
-        if !self.admits(hash_key(self.context.keyspace, first)) {
-            return;
-        }
         let has = |key: &[u8]| piece.records.iter().any(|record| record.key == key);
-        for index in 0..read.cold.len() {
-            let (key, value) = read.cold.get(index);
-            if !has(key) && !self.admit(key, Some(value), seen) {
-                return;
-            }
-        }
-        let begin = read.near.as_ref().map(Vec::as_slice);
+        let mut records = Vec::with_capacity(RUN_MAX + 2);
         // The begin itself, where it is no record.
+        let first = (read.cold.len() > 0).then(|| read.cold.get(0).0);
         if let Bound::Included(key) = read.near
-            && key != first
+            && first != Some(&key[..])
             && !key.is_empty()
-            && !has(key)
             && is_short(key)
         {
-            self.admit(key, None, seen);
+            records.push((&key[..], None));
         }
+        for index in 0..read.cold.len() {
+            let (key, value) = read.cold.get(index);
+            records.push((key, Some(value)));
+        }
+        let mut bound = Vec::new();
         let end = match (read.told, read.asked.upper) {
             (Some(Bound::Included(key)), _) => Some(key.clone()),
             (Some(Bound::Excluded(key)), _) => Some([&key[..], &[0]].concat()),
             (None, Bound::Included(key)) => Some([key, &[0]].concat()),
             (None, Bound::Excluded(key)) => {
                 let is_in_leaf = piece.upper.as_ref().is_none_or(|upper| key < &upper[..]);
-                if is_in_leaf && !has(key) && is_short(key) {
-                    self.admit_bound(key, piece);
+                if is_in_leaf && is_short(key) && !has(key) {
+                    records.extend(self.told_of(key, &mut bound).map(|value| (key, value)));
                 }
                 Some(key.to_vec())
             }
             (Some(Bound::Unbounded), _) | (None, Bound::Unbounded) => piece.upper.clone(),
         };
-        self.hot.set_gaps(seen, begin, end.as_deref());
+        if let Some((new, _)) = records.iter().find(|(key, _)| !has(key))
+            && !self.admits(hash_key(self.context.keyspace, first.unwrap_or(new)))
+        {
+            return;
+        }
+        let begin = read.near.as_ref().map(Vec::as_slice);
+        match self.hot.admit_run(&records, (begin, end.as_deref()), seen) {
+            Ok(entered) => self.images.count_promoted(entered),
+            Err(Refused::Full) => self.refuse(),
+            Err(Refused::Changed | Refused::Long) => {}
+        }
     }
 
-    /// Admits what the tree says of the key at the end of a range, if its page is in memory.
-    fn admit_bound(&self, key: &[u8], piece: &Piece) {
-        let (Some(seen), Some(tree)) = (piece.seen, self.tree()) else { return };
-        let mut bytes = Vec::new();
-        let value = match tree.get_resident(key, &mut bytes) {
-            Resident::Absent => None,
-            Resident::Present => Some(ValueRef { bytes: &bytes, large: false }),
-            Resident::Large => Some(ValueRef { bytes: &bytes, large: true }),
-            Resident::Unknown => return,
-        };
-        self.admit(key, value, seen);
+    /// What the tree says of a key, if its page is in memory.
+    fn told_of<'b>(&self, key: &[u8], bytes: &'b mut Vec<u8>) -> Option<Option<ValueRef<'b>>> {
+        let found = self.tree()?.get_resident(key, bytes);
+        match found {
+            Resident::Absent => Some(None),
+            Resident::Present => Some(Some(ValueRef { bytes, large: false })),
+            Resident::Large => Some(Some(ValueRef { bytes, large: true })),
+            Resident::Unknown => None,
+        }
     }
 }
 

@@ -56,8 +56,8 @@ impl Images {
     }
 
     #[inline]
-    pub(crate) fn count_promoted(&self) {
-        self.puts.add(1, 1);
+    pub(crate) fn count_promoted(&self, records: u64) {
+        self.puts.add(1, records);
     }
 
     /// Returns the puts so far.

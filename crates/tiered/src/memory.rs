@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_cache::Cache;
-use spinney_hot::{Admission, Hand, Promotion};
+use spinney_hot::{Admission, Hand};
 use spinney_records::{More, Side};
 
 use crate::engine::{TIER_BYTES_MIN, Tiered};
@@ -84,7 +84,7 @@ impl Tiered {
         let pages = Side { worth: cache.regretted, bytes: cache.regret_bytes };
         let is_full = cache.used_bytes >= cache.budget_bytes / 8 * 7;
         // What lacks room in the tier is missed as a page meanwhile, and says nothing of either.
-        let more = if is_full && !self.is_short() { More::Wanted } else { More::Idle };
+        let more = if is_full && !self.readers_lack_room() { More::Wanted } else { More::Idle };
         let mut share = self.chosen.share.lock();
         share.follow(records, pages, more, self.context.runtime.now());
         share.of_second(both)
@@ -106,7 +106,6 @@ impl Tiered {
 
     /// Lets admission remember as much as suits a tier of this size, and go by what was chosen.
     fn follow_admission(&self, tier: u64) {
-        self.hot.set_joins(self.chosen.tuning.promotion() == Promotion::Auto);
         let now = self.chosen.admission.load();
         if !now.suits(self.chosen.tuning.promotion(), tier) {
             self.chosen

@@ -117,14 +117,14 @@ impl Tiered {
         }
         self.note_refused();
         // What is dirty and nobody asks for is worth less than anything that is read.
-        self.is_short()
+        self.readers_lack_room()
     }
 
     /// Admits a record, or lets others leave to make room for the next one.
     pub(crate) fn admit(&self, key: &[u8], value: Option<ValueRef<'_>>, seen: Seen) -> bool {
         let is_there = self.hot.admit(key, value, seen);
         if is_there {
-            self.images.count_promoted();
+            self.images.count_promoted(1);
         }
         if !is_there && self.hot.is_full() {
             self.refuse();

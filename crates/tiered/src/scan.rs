@@ -175,7 +175,7 @@ impl Tiered {
         if count == 0 && covered.next.as_ref() == Some(near) {
             return Alone::Nothing;
         }
-        self.hot.touch(piece, spinney_hot::Direction::Forward, count);
+        self.hot.touch(piece, spinney_hot::Direction::Forward, covered.used);
         let mut records = OfTier { records: covered.records, at: 0 };
         if !overlay::lay(&mut records, &Chunk::default(), request, chunk) {
             return Alone::All;

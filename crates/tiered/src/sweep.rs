@@ -83,7 +83,7 @@ pub(crate) struct Sweeps {
     refused: AtomicU64,
     puts_before: AtomicU64,
     /// Whether the last look found that readers lack room.
-    is_short: AtomicBool,
+    readers_lack_room: AtomicBool,
     /// Leaves of the tree that merges have changed.
     pub(crate) merged_leaves: AtomicU64,
     /// Where ranges passed over many removals.
@@ -168,7 +168,7 @@ impl Tiered {
             true => {
                 // Room that is there already is filled first.
                 let is_filled = self.hot.bytes() >= self.hot.target() / 16 * FILLED_SIXTEENTHS;
-                self.do_readers_lack_room() && is_filled
+                self.look_whether_readers_lack_room() && is_filled
                     || self.hot.is_full() && self.is_mostly_dirty()
             }
             false => self.hot.bytes() > self.hot.target() / 2,
@@ -178,18 +178,18 @@ impl Tiered {
 
     /// Whether more records were read and did not enter, since the last call, than were put: then what is dirty and
     /// nobody asks for is in the way of what is read.
-    fn do_readers_lack_room(&self) -> bool {
+    fn look_whether_readers_lack_room(&self) -> bool {
         let puts = self.images.puts();
         let new = puts - self.sweeps.puts_before.swap(puts, Relaxed);
         let refused = self.sweeps.refused.swap(0, Relaxed);
-        let is_short = refused > new && self.hot.dirty() * DIRTY_PART >= self.hot.len();
-        self.sweeps.is_short.store(is_short, Relaxed);
-        is_short
+        let lacks = refused > new && self.hot.dirty() * DIRTY_PART >= self.hot.len();
+        self.sweeps.readers_lack_room.store(lacks, Relaxed);
+        lacks
     }
 
     /// Whether readers lacked room at the last look.
-    pub(crate) fn is_short(&self) -> bool {
-        self.sweeps.is_short.load(Relaxed)
+    pub(crate) fn readers_lack_room(&self) -> bool {
+        self.sweeps.readers_lack_room.load(Relaxed)
     }
 
     /// Notes that a record that was read did not enter the tier.
@@ -202,7 +202,7 @@ impl Tiered {
     pub(crate) fn refuse(&self) {
         self.note_refused();
         let Some(mut sweepers) = self.sweeps.claims.try_lock() else { return };
-        if self.is_short() && self.has_seat(&sweepers) {
+        if self.readers_lack_room() && self.has_seat(&sweepers) {
             let (claim, _) = self.pass(&mut sweepers, true);
             drop(sweepers);
             // What cannot be merged stays dirty. The read has what it wants, and the next write is told.
