@@ -342,12 +342,22 @@ fn hits_before_the_hand_are_counted() {
         }
         tier.soon_hits() - before
     };
+    let count_by_ranges = |tier: &HotTier| {
+        let (before, mut piece, mut from) = (tier.soon_hits(), Piece::default(), Some(Vec::new()));
+        while let Some(at) = from {
+            tier.range(Some(&at), Direction::Forward, 7, &mut piece);
+            tier.touch(&piece, Direction::Forward, piece.records.len());
+            from = piece.upper.take();
+        }
+        tier.soon_hits() - before
+    };
     assert_eq!(count(&tier), 0);
     for round in 0..400 {
         tier.advance(&mut hand, false, &mut victims);
         if round % 37 == 5 {
             let soon = count(&tier);
             assert!((2_000..3_000).contains(&soon), "{soon} of 20,000, from {:?}", hand.at());
+            assert_eq!(count_by_ranges(&tier), soon);
         }
     }
     assert!(tier.soon_hits() > 10_000 && victims.is_empty());

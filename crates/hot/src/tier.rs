@@ -591,6 +591,9 @@ impl HotTier {
             Direction::Forward => first..end.min(first + count),
             Direction::Backward => first.max(end.saturating_sub(count))..end,
         };
+        if leaf.is_soon() {
+            self.soon_hits.add(0, touched.len() as u64);
+        }
         // Slots may have moved since: a bit in the wrong place changes only what leaves next.
         touched.filter(|slot| *slot < RECORDS_MAX).for_each(|slot| references.touch(slot));
     }

@@ -53,7 +53,8 @@ impl Tiered {
             self.chosen.tuning.tier_of(both).min(both.saturating_sub(least)).max(TIER_BYTES_MIN);
         self.hot.resize(tier);
         self.follow_admission(tier);
-        let pages = both.saturating_sub(tier).max(self.pages.bytes_min());
+        // What the tier has above its target it gives as sweeps pass; pages get it then.
+        let pages = both.saturating_sub(tier.max(self.hot.bytes())).max(self.pages.bytes_min());
         // What was dirty when it shrank may be written by now.
         let is_other = |cache: &&Arc<Cache>| cache.bytes() != pages || cache.used() > pages;
         if let Some(cache) = self.pages.cache().filter(is_other) {
