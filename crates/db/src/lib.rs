@@ -51,6 +51,7 @@ mod range;
 mod reader;
 mod reading;
 mod record;
+mod replay;
 mod restore;
 mod room;
 mod salvage;

@@ -23,7 +23,6 @@ use std::sync::{Arc, Weak};
 
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, Runtime, probe};
-use spinney_engine::SnapshotNumber;
 use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, OpenMode, Overlay, Reserve, Reserved};
 use spinney_sync::LockTable;
 use spinney_wal::{Log, LogOptions, RecordKind, Recovered, tail_name};
@@ -45,7 +44,6 @@ use crate::record;
 use crate::room::Room;
 use crate::state::State;
 use crate::target;
-use crate::write::KeyspaceWrite;
 use crate::writers::Writers;
 
 /// Opens or creates the database at `path`.
@@ -361,49 +359,13 @@ impl State {
         by_id.values().try_for_each(|keyspace| keyspace.engine.end_structure_replay())?;
         let first = by_id.values().map(|keyspace| keyspace.engine.redo().next()).min();
         if let Some(first) = first {
-            let find = |id| by_id.get(&id);
-            self.replay_users(recovered, first.max(recovered.first_lsn()), find)?;
+            self.replay_users(recovered, first.max(recovered.first_lsn()), &by_id)?;
         }
         for (place, keyspace) in group.iter().zip(by_id.into_values()) {
             keyspace.engine.end_replay()?;
             self.add_recovered(place, keyspace)?;
         }
         Ok(())
-    }
-
-    fn replay_users<'a>(
-        &self,
-        recovered: &Recovered,
-        first: spinney_base::Lsn,
-        find: impl Fn(KeyspaceId) -> Option<&'a Arc<KeyspaceState>>,
-    ) -> Result<()> {
-        recovered.replay(first, |entry| {
-            if entry.kind != RecordKind::User {
-                return Ok(());
-            }
-            record::decode(entry.payload, entry.lsn, |id, key, value| {
-                let Some(keyspace) = find(id) else { return Ok(()) };
-                if entry.lsn <= keyspace.engine.redo() {
-                    return Ok(());
-                }
-                let write = KeyspaceWrite::new(keyspace, key, value);
-                let checked = write.check().and_then(|()| keyspace.engine.check(&write.write));
-                checked.map_err(|error| {
-                    error.wrap(
-                        ErrorKind::Corruption,
-                        format!("log record {} cannot be applied", entry.lsn),
-                    )
-                })?;
-                keyspace.engine.enter()?;
-                let engine = &keyspace.engine;
-                let apply = |prepared| {
-                    engine.apply(&write.write, prepared, entry.lsn, SnapshotNumber::NONE);
-                };
-                let applied = engine.prepare(&write.write).map(apply);
-                keyspace.engine.leave();
-                applied
-            })
-        })
     }
 
     /// Removes files of keyspaces that were dropped, or that the manifest never listed.
