@@ -93,7 +93,7 @@ impl Tiered {
         let has = |key: &[u8]| piece.records.iter().any(|record| record.key == key);
         let mut records = Vec::with_capacity(RUN_MAX + 2);
         // The begin itself, where it is no record.
-        let first = (read.cold.len() > 0).then(|| read.cold.get(0).0);
+        let first = (!read.cold.is_empty()).then(|| read.cold.get(0).0);
         if let Bound::Included(key) = read.near
             && first != Some(&key[..])
             && !key.is_empty()
