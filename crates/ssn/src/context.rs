@@ -1,0 +1,283 @@
+//! Contexts: what others may know of a running transaction.
+//!
+//! ```text
+//!   context, one cache line            owner word of a slot
+//!   63               3 2    0          63          11 10     1  0
+//!   +-----------------+------+         +-------------+--------+---+
+//!   | generation      | state|         | generation  | index  | P |   P = publishing
+//!   +-----------------+------+         +-------------+--------+---+   0 = no owner
+//!   | begin | c | pi         |
+//!
+//!   FREE -> ACTIVE -> COMMITTING -> DECIDED -> FREE     c is 0 until it is drawn and published
+//!              |           |                    ^
+//!              +-----------+----> ABORTED ------+       (by its own thread, or a wound)
+//! ```
+//!
+//! **Invariants**
+//! 1. A claim adds one to the generation. An owner word names one transaction for all time.
+//! 2. Only one compare-and-swap leaves ACTIVE: a wound and a commit exclude each other (rule T9).
+//! 3. COMMITTING is stored before c is drawn. A transaction that drew a greater stamp never sees ACTIVE.
+//! 4. pi is final before DECIDED. A context is freed after all its stamps are in versions, or undone.
+//!
+//! **Concurrency.** A field is read between two looks at the generation. If the generation differs, the
+//! transaction is gone, and all that it left is in the stamps of the slots. Fields are stored with
+//! Release after the claim, so a reader that sees a later field sees the later generation.
+//!
+//! The paper has a global table of active transactions under latches instead; after ERMIA's contexts.
+
+use std::task::Poll;
+
+use spinney_base::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::clock::{Clock, NEVER, Stamp};
+use crate::readers::OWN_BITS;
+
+/// Contexts of a database: how many transactions may run at once. An owner word has 10 bits for the
+/// index. With fewer, threads that wait between two calls would use them up; one takes 64 bytes.
+pub const CONTEXTS: usize = 1024;
+
+const FREE: u64 = 0;
+const ACTIVE: u64 = 1;
+const COMMITTING: u64 = 2;
+const DECIDED: u64 = 3;
+const ABORTED: u64 = 4;
+const STATE_BITS: u32 = 3;
+const STATE: u64 = (1 << STATE_BITS) - 1;
+
+const PUBLISHING: u64 = 1;
+const INDEX_BITS: u32 = 10;
+const GENERATION_SHIFT: u32 = INDEX_BITS + 1;
+const _: () = assert!(CONTEXTS == 1 << INDEX_BITS);
+
+/// Names one transaction: a context and its generation. The word 0 names none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner(u64);
+
+impl Owner {
+    /// The owner of a slot that nobody updates.
+    pub const NONE: Owner = Owner(0);
+
+    /// Reads the owner word of a slot.
+    #[must_use]
+    pub fn from_word(word: u64) -> Self {
+        Owner(word)
+    }
+
+    /// Returns the word for a slot.
+    #[must_use]
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether the new version of the slot is being installed.
+    #[must_use]
+    pub fn is_publishing(self) -> bool {
+        self.0 & PUBLISHING != 0
+    }
+
+    pub(crate) fn publishing(self) -> Self {
+        Owner(self.0 | PUBLISHING)
+    }
+
+    pub(crate) fn index(self) -> usize {
+        usize::try_from(self.0 >> 1).map_or(0, |word| word % CONTEXTS)
+    }
+
+    fn generation(self) -> u64 {
+        self.0 >> GENERATION_SHIFT
+    }
+
+    fn of(index: usize, generation: u64) -> Self {
+        Owner(generation << GENERATION_SHIFT | (index as u64) << 1)
+    }
+}
+
+/// What became of a transaction, as far as stamps up to a limit are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It aborted, or if it commits, its c is above the limit.
+    Later,
+    /// It is decided, with these final stamps; c is at most the limit. Some of its versions may not
+    /// be published yet.
+    Committed {
+        /// Commit stamp.
+        c: Stamp,
+        /// Least stamp of what must follow it.
+        pi: Stamp,
+    },
+    /// Its context was freed: the stamps of slots say all.
+    Gone,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Context {
+    word: AtomicU64,
+    begin: AtomicU64,
+    cstamp: AtomicU64,
+    pi: AtomicU64,
+}
+
+/// The contexts of a database. Thread-safe.
+#[derive(Debug)]
+pub struct Contexts {
+    contexts: Box<[Context]>,
+    /// No context at or above this index was ever claimed.
+    high: AtomicUsize,
+    /// Contexts below this index have a reader bit of their own. 63, but for tests.
+    pub(crate) own_bits: usize,
+}
+
+impl Default for Contexts {
+    fn default() -> Self {
+        Contexts::sized(CONTEXTS, OWN_BITS)
+    }
+}
+
+impl Contexts {
+    pub(crate) fn sized(contexts: usize, own_bits: usize) -> Self {
+        assert!(contexts <= CONTEXTS && own_bits <= OWN_BITS);
+        let contexts = (0..contexts).map(|_| Context::default()).collect();
+        Contexts { contexts, high: AtomicUsize::new(0), own_bits }
+    }
+
+    /// Claims the first free context for a transaction and gives it a begin stamp; `None` if all are
+    /// taken. Low indices have reader bits of their own, so they are tried first.
+    pub(crate) fn claim(&self, clock: &Clock) -> Option<(Owner, Stamp)> {
+        for (index, context) in self.contexts.iter().enumerate() {
+            let word = context.word.load(Ordering::Relaxed);
+            if word & STATE != FREE {
+                continue;
+            }
+            let claimed = (word + (1 << STATE_BITS)) | ACTIVE;
+            let claim = context.word.compare_exchange(
+                word,
+                claimed,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            if claim.is_err() {
+                continue;
+            }
+            if self.high() <= index {
+                self.high.fetch_max(index + 1, Ordering::SeqCst);
+            }
+            context.cstamp.store(0, Ordering::Release);
+            context.pi.store(NEVER, Ordering::Release);
+            // Until this store the begin stamp is that of an earlier transaction, which is smaller.
+            let begin = clock.now();
+            context.begin.store(begin, Ordering::SeqCst);
+            return Some((Owner::of(index, claimed >> STATE_BITS), begin));
+        }
+        None
+    }
+
+    /// Returns the least begin stamp of running transactions, or the newest stamp if none runs. A version
+    /// that was overwritten at or before it is invisible to all of them, and to all later ones.
+    ///
+    /// ```
+    /// # use spinney_ssn::{Certifier, Slot};
+    /// let ssn = Certifier::above(10);
+    /// assert_eq!(ssn.contexts().horizon(ssn.clock()), 10);
+    /// let transaction = ssn.begin::<&Slot>().unwrap();
+    /// let _ = ssn.clock().draw();
+    /// assert_eq!(ssn.contexts().horizon(ssn.clock()), 10);
+    /// drop(transaction);
+    /// assert_eq!(ssn.contexts().horizon(ssn.clock()), 11);
+    /// ```
+    #[must_use]
+    pub fn horizon(&self, clock: &Clock) -> Stamp {
+        // The clock first: a claim that the scan misses takes its begin stamp later.
+        let now = clock.now();
+        let running = self.contexts[..self.high()].iter();
+        let running = running.filter(|context| context.word.load(Ordering::SeqCst) & STATE != FREE);
+        running.map(|context| context.begin.load(Ordering::SeqCst)).fold(now, Stamp::min)
+    }
+
+    /// Returns what became of a transaction, as far as stamps up to `limit` are concerned. `Pending`:
+    /// it is committing, and its c is not known or at most `limit`; ask again after a yield.
+    pub fn fate(&self, owner: Owner, limit: Stamp) -> Poll<Fate> {
+        let context = &self.contexts[owner.index()];
+        let state = self.state(owner);
+        let cstamp = context.cstamp.load(Ordering::Acquire);
+        let pi = context.pi.load(Ordering::Acquire);
+        if self.state(owner).is_none() {
+            return Poll::Ready(Fate::Gone);
+        }
+        match state {
+            None => Poll::Ready(Fate::Gone),
+            Some(COMMITTING) if cstamp == 0 || cstamp <= limit => Poll::Pending,
+            Some(DECIDED) if cstamp <= limit => Poll::Ready(Fate::Committed { c: cstamp, pi }),
+            Some(_) => Poll::Ready(Fate::Later),
+        }
+    }
+
+    /// Aborts a transaction that is still ACTIVE, on behalf of a plain write (rule T9). Returns whether
+    /// it is aborted now.
+    pub(crate) fn wound(&self, owner: Owner) -> bool {
+        self.leave_active(owner, ABORTED) || self.is_aborted(owner)
+    }
+
+    /// Enters COMMITTING. Returns false if the transaction was wounded.
+    pub(crate) fn commit(&self, me: Owner) -> bool {
+        self.leave_active(me, COMMITTING)
+    }
+
+    fn leave_active(&self, owner: Owner, state: u64) -> bool {
+        let generation = owner.generation() << STATE_BITS;
+        let word = &self.contexts[owner.index()].word;
+        let (from, to) = (generation | ACTIVE, generation | state);
+        word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Publishes the commit stamp of a transaction that is COMMITTING.
+    pub(crate) fn publish_stamp(&self, me: Owner, cstamp: Stamp) {
+        self.contexts[me.index()].cstamp.store(cstamp, Ordering::Release);
+    }
+
+    /// Publishes the final pi, then DECIDED.
+    pub(crate) fn decide(&self, me: Owner, pi: Stamp) {
+        self.contexts[me.index()].pi.store(pi, Ordering::Release);
+        self.store_state(me, DECIDED);
+    }
+
+    pub(crate) fn abort(&self, me: Owner) {
+        self.store_state(me, ABORTED);
+    }
+
+    pub(crate) fn free(&self, me: Owner) {
+        self.store_state(me, FREE);
+    }
+
+    pub(crate) fn move_begin(&self, me: Owner, begin: Stamp) {
+        self.contexts[me.index()].begin.store(begin, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_active(&self, owner: Owner) -> bool {
+        self.state(owner) == Some(ACTIVE)
+    }
+
+    pub(crate) fn is_aborted(&self, owner: Owner) -> bool {
+        self.state(owner) == Some(ABORTED)
+    }
+
+    /// Returns the transaction that has the context with this index now.
+    pub(crate) fn at(&self, index: usize) -> Owner {
+        Owner::of(index, self.contexts[index].word.load(Ordering::Acquire) >> STATE_BITS)
+    }
+
+    pub(crate) fn high(&self) -> usize {
+        self.high.load(Ordering::SeqCst)
+    }
+
+    /// State of a transaction, or `None` if its context has another generation.
+    fn state(&self, owner: Owner) -> Option<u64> {
+        let word = self.contexts[owner.index()].word.load(Ordering::Acquire);
+        (word >> STATE_BITS == owner.generation() && word & STATE != FREE).then_some(word & STATE)
+    }
+
+    fn store_state(&self, me: Owner, state: u64) {
+        let word = me.generation() << STATE_BITS | state;
+        self.contexts[me.index()].word.store(word, Ordering::Release);
+    }
+}

@@ -1,0 +1,84 @@
+//! Reader bits: the transactions that read a version and have not ended.
+//!
+//! ```text
+//!   63  62             1   0
+//!   +---+---+--- ... +---+---+
+//!   | S | bits of contexts    |     S = shared by all contexts from 63 on
+//!   +---+---+--- ... +---+---+
+//!
+//!   reader      set bit ........ draw c ........ raise pstamp, clear bit
+//!   overwriter         draw c', look at bits, look at pstamp
+//! ```
+//!
+//! **Invariants**
+//! 1. A reader that committed with c < c' has its bit set, or has raised pstamp to c, when an overwriter looks at
+//!    them in this order after its draw. A reader that sets its bit after that look draws c > c' and finds the
+//!    overwriter by the owner word.
+//! 2. Bit S is never cleared while the version lasts, for it may stand for many. An overwriter that
+//!    sees it looks at all shared contexts, so it may take a transaction for a reader that is none.
+//!
+//! After ERMIA's bitmap of readers; the paper's reader list exists only while an update is pending.
+
+use std::task::Poll;
+
+use spinney_base::shim::atomic::Ordering;
+
+use crate::clock::Stamp;
+use crate::context::{Contexts, Fate, Owner};
+use crate::stamps::{Readable, visit};
+
+/// Contexts with a reader bit of their own: a word has 64, and one is shared.
+pub(crate) const OWN_BITS: usize = 63;
+
+fn bit(contexts: &Contexts, reader: Owner) -> u64 {
+    1 << reader.index().min(contexts.own_bits)
+}
+
+/// Sets the bit of a reader.
+pub(crate) fn enter<R: Readable>(contexts: &Contexts, me: Owner, place: &R) {
+    let bit = bit(contexts, me);
+    visit(place, &mut |place| {
+        place.readers().fetch_or(bit, Ordering::SeqCst);
+    });
+}
+
+/// Raises pstamp to the commit stamp of a reader.
+pub(crate) fn raise<R: Readable>(place: &R, cstamp: Stamp) {
+    visit(place, &mut |place| {
+        place.pstamp().fetch_max(cstamp, Ordering::SeqCst);
+    });
+}
+
+/// Clears the bit of a reader that has raised pstamp or aborted.
+pub(crate) fn leave<R: Readable>(contexts: &Contexts, me: Owner, place: &R) {
+    if me.index() < contexts.own_bits {
+        let bit = bit(contexts, me);
+        visit(place, &mut |place| {
+            place.readers().fetch_and(!bit, Ordering::SeqCst);
+        });
+    }
+}
+
+/// Returns the greatest c below `limit` of transactions other than `me` whose bits are set and which
+/// are decided, or 0. `Pending`: one of them commits and may be below the limit.
+pub(crate) fn latest<R: Readable>(
+    contexts: &Contexts,
+    me: Owner,
+    place: &R,
+    limit: Stamp,
+) -> Poll<Stamp> {
+    let mut bits = 0;
+    visit(place, &mut |place| bits |= place.readers().load(Ordering::Acquire));
+    let own = (0..contexts.own_bits).filter(|index| bits >> index & 1 != 0);
+    let is_shared = bits >> contexts.own_bits & 1 != 0;
+    let shared = contexts.own_bits..if is_shared { contexts.high() } else { 0 };
+    let mut latest = 0;
+    for reader in own.chain(shared).map(|index| contexts.at(index)).filter(|reader| *reader != me) {
+        match contexts.fate(reader, limit) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Fate::Committed { c, .. }) => latest = latest.max(c),
+            Poll::Ready(Fate::Later | Fate::Gone) => {}
+        }
+    }
+    Poll::Ready(latest)
+}
