@@ -150,12 +150,8 @@ impl Contexts {
                 continue;
             }
             let claimed = (word + (1 << STATE_BITS)) | ACTIVE;
-            let claim = context.word.compare_exchange(
-                word,
-                claimed,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            );
+            let claim =
+                context.word.compare_exchange(word, claimed, Ordering::SeqCst, Ordering::Relaxed);
             if claim.is_err() {
                 continue;
             }

@@ -73,7 +73,8 @@ pub(crate) fn check(initial: &[Stamp], history: &[Done]) -> Result<(), String> {
 /// Takes off nodes without predecessors, then nodes without successors; what stays is on cycles or between them.
 fn acyclic(edges: &[Vec<usize>]) -> Result<(), Vec<usize>> {
     let mut back = vec![Vec::new(); edges.len()];
-    for (from, to) in edges.iter().enumerate().flat_map(|(at, to)| to.iter().map(move |to| (at, to)))
+    for (from, to) in
+        edges.iter().enumerate().flat_map(|(at, to)| to.iter().map(move |to| (at, to)))
     {
         back[*to].push(from);
     }

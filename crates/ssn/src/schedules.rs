@@ -1,0 +1,306 @@
+//! What transactions owe each other, under schedules that may stop a thread at any atomic:
+//! `cargo test -p spinney-ssn --features shuttle --lib schedules`.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64 as Counter;
+
+use shuttle::thread::spawn;
+use spinney_base::runtime::SplitMix;
+use spinney_base::schedules::check;
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::{Mutex, thread};
+
+use crate::certify::wait;
+use crate::world::{ALL, Kind, Runner, Step, WITH_SNAPSHOTS, World};
+use crate::*;
+
+/// Runs transactions on threads of their own and checks their history.
+fn run(world: World, programs: impl Iterator<Item = impl FnOnce(&World) + Send + 'static>) {
+    let world = Arc::new(world);
+    let threads = programs.map(|program| {
+        let world = Arc::clone(&world);
+        spawn(move || program(&world))
+    });
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+    world.check().unwrap();
+}
+
+/// Runs scripts of two keys, which exist.
+fn scripts(scripts: &'static [(Kind, &[Step])]) {
+    let mut random = SplitMix(0);
+    let world = loop {
+        let world = World::new(2, 63, &ALL, &mut random);
+        if world.all_exist() {
+            break world;
+        }
+    };
+    let programs = scripts
+        .iter()
+        .map(|(kind, steps)| move |world: &World| Runner::with(world, *kind, None, steps).run());
+    run(world, programs);
+}
+
+const READ_X: Step = Step::Read(0);
+const READ_Y: Step = Step::Read(1);
+const WRITE_X: Step = Step::Write(0, Image::Value);
+const WRITE_Y: Step = Step::Write(1, Image::Value);
+
+/// Random programs: each history has another seed.
+fn histories(iterations: u64, kinds: &'static [Kind], transactions: usize) {
+    let seeds = Counter::new(0);
+    check(iterations, move || {
+        let mut random = SplitMix(seeds.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let world = World::new(4, [63, 1][random.below(2)], kinds, &mut random);
+        let programs = (0..transactions).map(|_| {
+            let seed = random.next_u64();
+            move |world: &World| Runner::new(world, 3, &mut SplitMix(seed)).run()
+        });
+        run(world, programs);
+    });
+}
+
+#[test]
+fn no_history_has_a_cycle() {
+    histories(6_000, &ALL, 4);
+}
+
+#[test]
+fn no_history_beside_snapshots_has_a_cycle() {
+    histories(4_000, &WITH_SNAPSHOTS, 4);
+}
+
+/// COMMITTING against c: both commit at once, and one at most may.
+#[test]
+fn two_commits_of_a_skew() {
+    check(5_000, || {
+        scripts(&[
+            (Kind::Updates, &[READ_X, READ_Y, WRITE_X]),
+            (Kind::Updates, &[READ_X, READ_Y, WRITE_Y]),
+        ]);
+    });
+}
+
+/// A bit against pstamp: the reader of x commits and leaves while the overwriter of x looks for it, which
+/// had read z before a transaction that the reader saw.
+#[test]
+fn a_reader_leaves_beside_an_overwriter() {
+    check(5_000, || {
+        let ssn = Arc::new(Certifier::above(10));
+        let x: &'static Slot = Box::leak(Box::new(Slot::new(Version::present(1))));
+        let reader = {
+            let ssn = Arc::clone(&ssn);
+            spawn(move || {
+                let mut transaction = ssn.begin().unwrap();
+                // Before the overwriter: else it reads another version.
+                transaction.note(&x, Version::present(1)).ok()?;
+                transaction.certify().ok()?;
+                let (c, pi) = (transaction.commit_stamp(), transaction.pi_eta().0);
+                publish(transaction);
+                Some((c, pi))
+            })
+        };
+        let mut transaction = ssn.begin().unwrap();
+        assert!(transaction.poll_own(&x, None).is_ready());
+        transaction.certify().unwrap();
+        let (c, (pi, eta)) = (transaction.commit_stamp(), transaction.pi_eta());
+        publish(transaction);
+        if let Some((reader_c, reader_pi)) = reader.join().unwrap() {
+            if reader_c < c {
+                assert!(eta >= reader_c, "the overwriter missed its reader");
+            } else {
+                assert!(reader_pi <= pi, "the reader missed its overwriter");
+            }
+        }
+        assert!(x.is_quiet());
+    });
+}
+
+fn publish<S: Stamps>(mut transaction: Transaction<'_, S>) {
+    transaction.decide();
+    transaction.publish(|_| Image::Value);
+    transaction.finish();
+}
+
+/// A wound against a commit: the slot has the versions of all that committed, each over the one before.
+#[test]
+fn t09_a_wound_beside_a_commit() {
+    check(5_000, || {
+        scripts(&[
+            (Kind::Updates, &[WRITE_X, WRITE_Y]),
+            (Kind::Plain, &[WRITE_X]),
+            (Kind::Plain, &[WRITE_Y]),
+        ]);
+    });
+}
+
+/// T12: what was read before the begin stamp moves, and what is read after it, are of one moment.
+#[test]
+fn t12_a_begin_stamp_moves_beside_a_commit() {
+    check(5_000, || {
+        scripts(&[
+            (Kind::Mixed, &[READ_X, Step::Extend, READ_Y]),
+            (Kind::Updates, &[WRITE_X, WRITE_Y]),
+        ]);
+    });
+}
+
+/// T13, the floor: the read-only anomaly with a snapshot as the reader.
+#[test]
+fn t13_a_snapshot_beside_commits() {
+    check(8_000, || {
+        scripts(&[
+            (Kind::Updates, &[READ_X, READ_Y, WRITE_Y]),
+            (Kind::Updates, &[READ_X, WRITE_X]),
+            (Kind::Snapshot, &[READ_X, READ_Y]),
+        ]);
+    });
+}
+
+/// A context gets another transaction while somebody still looks at it for the one before.
+#[test]
+fn contexts_are_reused_beside_late_readers() {
+    check(8_000, || {
+        let ssn = Arc::new(Certifier::above(10));
+        let [x, y]: &'static [Slot; 2] =
+            Box::leak(Box::new([1, 1].map(|stamp| Slot::new(Version::present(stamp)))));
+        // One that will hold no context while the other commits.
+        let other = {
+            let ssn = Arc::clone(&ssn);
+            spawn(move || {
+                let committed = skew(&ssn, &x, &y, &y, &Mutex::new(()));
+                (0..2).for_each(|_| drop(ssn.begin::<&Slot>().unwrap()));
+                committed
+            })
+        };
+        let one = skew(&ssn, &x, &y, &x, &Mutex::new(()));
+        assert!(!(one && other.join().unwrap()), "a write skew");
+    });
+}
+
+/// Reads x and y, if they are as at first, and writes one of them, under a latch; returns whether it
+/// committed.
+fn skew<S: Stamps>(ssn: &Certifier, x: &S, y: &S, write: &S, latch: &Mutex<()>) -> bool {
+    let mut transaction = ssn.begin().unwrap();
+    for slot in [x, y] {
+        let look = wait(|| transaction.look(slot));
+        if look.ok() != Some(Look::Newest(Version::present(1)))
+            || transaction.note(slot, Version::present(1)).is_err()
+        {
+            return false;
+        }
+    }
+    let owned = wait(|| transaction.poll_own(write, None));
+    if owned.is_err() || transaction.certify().is_err() {
+        return false;
+    }
+    transaction.decide();
+    {
+        let _latch = latch.lock();
+        transaction.publish(|_| Image::Value);
+    }
+    transaction.finish();
+    true
+}
+
+/// A slot that is moved once.
+#[derive(Debug)]
+struct Moving {
+    places: [Slot; 2],
+    frozen: AtomicBool,
+    copied: AtomicBool,
+    /// A slot that is being published does not move.
+    latch: Mutex<()>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    slot: &'static Moving,
+    at: usize,
+}
+
+impl Moving {
+    fn leaked() -> Place {
+        let places = [1, 1].map(|stamp| Slot::new(Version::present(stamp)));
+        let (frozen, copied) = (AtomicBool::new(false), AtomicBool::new(false));
+        let slot = Box::leak(Box::new(Moving { places, frozen, copied, latch: Mutex::new(()) }));
+        Place { slot, at: 0 }
+    }
+
+    fn freeze(&self) {
+        let _latch = self.latch.lock();
+        let [from, to] = &self.places;
+        self.frozen.store(true, SeqCst);
+        for (from, to) in [
+            (&from.pstamp, &to.pstamp),
+            (&from.readers, &to.readers),
+            (&from.owner, &to.owner),
+            (&from.cstamp, &to.cstamp),
+        ] {
+            to.store(from.load(SeqCst), SeqCst);
+        }
+        self.copied.store(true, SeqCst);
+    }
+}
+
+impl Readable for Place {
+    fn pstamp(&self) -> &AtomicU64 {
+        &self.slot.places[self.at].pstamp
+    }
+
+    fn readers(&self) -> &AtomicU64 {
+        &self.slot.places[self.at].readers
+    }
+
+    fn forward(&self) -> [Option<Self>; 2] {
+        if self.at == 1 || !self.slot.frozen.load(SeqCst) {
+            return [None, None];
+        }
+        while !self.slot.copied.load(SeqCst) {
+            thread::yield_now();
+        }
+        [Some(Place { at: 1, ..*self }), None]
+    }
+}
+
+impl Stamps for Place {
+    type Gap = &'static Gap;
+
+    fn owner(&self) -> &AtomicU64 {
+        &self.slot.places[self.at].owner
+    }
+
+    fn cstamp(&self) -> &AtomicU64 {
+        &self.slot.places[self.at].cstamp
+    }
+
+    fn keep(&self, version: Version, successor: Successor) {
+        (&self.slot.places[0]).keep(version, successor);
+    }
+
+    fn successor(&self, version: Version) -> Successor {
+        (&self.slot.places[0]).successor(version)
+    }
+}
+
+/// A bit against the mark of a slot that moves: it is in the copy, or the reader sets it there.
+#[test]
+fn bits_reach_a_slot_that_moves() {
+    check(8_000, || {
+        let ssn = Arc::new(Certifier::above(10));
+        let (x, y) = (Moving::leaked(), Moving::leaked());
+        let other = {
+            let ssn = Arc::clone(&ssn);
+            spawn(move || skew(&ssn, &x, &y, &y, &x.slot.latch))
+        };
+        let mover = spawn(move || x.slot.freeze());
+        let one = skew(&ssn, &x, &y, &x, &x.slot.latch);
+        let other = other.join().unwrap();
+        mover.join().unwrap();
+        assert!(!(one && other), "a write skew");
+        let places = [&x.slot.places[1], &y.slot.places[0]];
+        assert!(
+            places.iter().all(|place| place.is_quiet()),
+            "a bit or an owner stays: {x:?} {y:?}"
+        );
+    });
+}

@@ -175,10 +175,10 @@ impl Readable for &Gap {
 /// ```
 #[derive(Debug)]
 pub struct Slot {
-    owner: AtomicU64,
-    cstamp: AtomicU64,
-    pstamp: AtomicU64,
-    readers: AtomicU64,
+    pub(crate) owner: AtomicU64,
+    pub(crate) cstamp: AtomicU64,
+    pub(crate) pstamp: AtomicU64,
+    pub(crate) readers: AtomicU64,
     older: Mutex<Vec<(Version, Successor)>>,
 }
 

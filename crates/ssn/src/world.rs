@@ -14,7 +14,18 @@ use crate::clock::Clock;
 use crate::context::Contexts;
 use crate::graph::{Done, check};
 use crate::safe::Taking;
-use crate::{Certifier, Floor, Gap, Image, Look, Slot, Stamp, Stamps, Successor, Transaction, Version};
+use crate::{
+    Certifier, Floor, Gap, Image, Look, Slot, Stamp, Stamps, Successor, Transaction, Version,
+};
+
+/// Kinds of transactions, as often as they stand here.
+pub(crate) const ALL: [Kind; 9] = {
+    use Kind::{Mixed, Plain, Reads, Snapshot, Updates};
+    [Updates, Updates, Updates, Mixed, Mixed, Reads, Reads, Plain, Snapshot]
+};
+
+/// Kinds among which the rules of snapshots matter most.
+pub(crate) const WITH_SNAPSHOTS: [Kind; 3] = [Kind::Updates, Kind::Updates, Kind::Snapshot];
 
 const LEAVES: usize = 2;
 
@@ -46,12 +57,18 @@ pub(crate) struct World {
     stripes: [AtomicBool; 2],
     /// Plants the error of rule T11: the stamp before the locks.
     pub(crate) stamp_before_locks: bool,
+    kinds: &'static [Kind],
     history: Mutex<Vec<Done>>,
 }
 
 impl World {
     /// Makes a world; with `own_bits` reader bits for one transaction each.
-    pub(crate) fn new(keys: usize, own_bits: usize, random: &mut SplitMix) -> Self {
+    pub(crate) fn new(
+        keys: usize,
+        own_bits: usize,
+        kinds: &'static [Kind],
+        random: &mut SplitMix,
+    ) -> Self {
         let initial: Vec<Stamp> = (0..keys).map(|_| u64::from(random.below(10) < 6)).collect();
         let key = |stamp: &Stamp| Key {
             slot: Slot::new(match stamp {
@@ -68,6 +85,7 @@ impl World {
             initial,
             stripes: Default::default(),
             stamp_before_locks: false,
+            kinds,
             history: Mutex::default(),
         }
     }
@@ -86,6 +104,12 @@ impl World {
         Err(format!("an owner or a reader stays: {:?}", self.keys))
     }
 
+    #[cfg(feature = "shuttle")]
+    pub(crate) fn all_exist(&self) -> bool {
+        self.initial.iter().all(|stamp| *stamp > 0)
+    }
+
+    #[cfg(not(feature = "shuttle"))]
     pub(crate) fn committed(&self) -> usize {
         self.history.lock().iter().filter(|done| done.committed).count()
     }
@@ -141,8 +165,7 @@ impl<'w> Runner<'w> {
     /// Makes a transaction with a random program.
     pub(crate) fn new(world: &'w World, operations: usize, random: &mut SplitMix) -> Self {
         use Kind::{Mixed, Plain, Reads, Snapshot, Updates};
-        let kind = [Updates, Updates, Updates, Mixed, Mixed, Reads, Reads, Plain, Snapshot];
-        let kind = kind[random.below(kind.len())];
+        let kind = world.kinds[random.below(world.kinds.len())];
         let mut steps = Vec::new();
         for _ in 0..operations {
             let (key, choice) = (random.below(world.keys.len()), random.below(100));
