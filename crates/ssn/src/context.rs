@@ -233,6 +233,7 @@ impl Contexts {
 
     /// Publishes the final pi, then DECIDED.
     pub(crate) fn decide(&self, me: Owner, pi: Stamp) {
+        assert_eq!(self.state(me), Some(COMMITTING), "nobody wounds what commits");
         self.contexts[me.index()].pi.store(pi, Ordering::Release);
         self.store_state(me, DECIDED);
     }

@@ -51,6 +51,9 @@ pub(crate) fn check(initial: &[Stamp], history: &[Done]) -> Result<(), String> {
             if before != overwritten {
                 return Err(format!("lost update: {before} of key {key} by {done:?}"));
             }
+            if *overwritten > done.begin {
+                return Err(format!("a second updater of key {key}: {done:?}"));
+            }
             edges[name].extend(next(*key, done.cstamp).and_then(|(_, writer)| *writer));
             debug_assert_ne!(*writer, Some(name));
         }

@@ -327,6 +327,28 @@ fn t13_floors_above_refuse_no_plain_write() {
     );
 }
 
+/// T13: a writer with a greater stamp than a snapshot waits for the floor, and counts it as a reader.
+#[test]
+fn t13_writers_wait_for_the_floor() {
+    let (ssn, [x, y]) = (Certifier::above(10), slots());
+    let (mut one, mut two) = (ssn.begin().unwrap(), ssn.begin().unwrap());
+    read(&mut two, &x);
+    read(&mut two, &y);
+    write(&mut one, &x);
+    assert!(commit(one).1);
+    let mut taking = Taking::new(&ssn);
+    // Busy, and its stamp drawn.
+    (0..2).for_each(|_| assert!(taking.poll().is_pending()));
+    write(&mut two, &y);
+    while two.phase() != Phase::Floor {
+        ready(two.step()).unwrap();
+    }
+    assert!(two.step().is_pending());
+    assert!(taking.poll().is_pending());
+    // The snapshot at 12 has the new x and the old y.
+    assert_eq!(commit(two), ([10, 13, 11, 12], false));
+}
+
 /// A second updater gives up, also where time stands still; the first goes on.
 #[test]
 fn second_updaters_give_up() {

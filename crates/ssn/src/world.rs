@@ -250,6 +250,10 @@ impl<'w> Runner<'w> {
         if let Some(transaction) = &self.transaction {
             self.done.begin = transaction.begin_stamp();
             self.done.cstamp = transaction.commit_stamp();
+            if self.kind == Kind::Plain {
+                // It overwrites what is newest when it commits.
+                self.done.begin = self.done.cstamp;
+            }
         }
         self.world.history.lock().push(std::mem::take(&mut self.done));
         self.transaction = None;
