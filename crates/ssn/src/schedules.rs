@@ -80,39 +80,66 @@ fn two_commits_of_a_skew() {
     });
 }
 
-/// A bit against pstamp: the reader of x commits and leaves while the overwriter of x looks for it, which
-/// had read z before a transaction that the reader saw.
+type Shared = &'static Slot;
+
+/// Reads a slot and commits; returns the stamp of the version, c and pi. No try if the version is the first.
+fn read_newer(ssn: &Certifier, x: Shared, is_first: bool) -> Option<[Stamp; 3]> {
+    let mut transaction = ssn.begin().unwrap();
+    let Look::Newest(version) = wait(|| transaction.look(&x)).ok()? else { return None };
+    if (version.stamp() == 1) != is_first {
+        return None;
+    }
+    transaction.note(&x, version).ok()?;
+    transaction.certify().ok()?;
+    let (c, (pi, _)) = (transaction.commit_stamp(), transaction.pi_eta());
+    publish(transaction);
+    Some([version.stamp(), c, pi])
+}
+
+/// Overwrites a slot; returns c, pi and eta.
+fn overwrite(ssn: &Certifier, x: Shared) -> [Stamp; 3] {
+    let mut transaction = ssn.begin_plain().unwrap();
+    wait(|| transaction.poll_own(&x, None)).unwrap();
+    transaction.certify().unwrap();
+    let (c, (pi, eta)) = (transaction.commit_stamp(), transaction.pi_eta());
+    publish(transaction);
+    [c, pi, eta]
+}
+
+/// A reader commits and leaves while an overwriter of what it read looks for it.
+fn leave_beside_an_overwriter(of_first: bool) {
+    let ssn = Arc::new(Certifier::above(10));
+    let x: Shared = Box::leak(Box::new(Slot::new(Version::present(1))));
+    let (for_reader, for_updater) = (Arc::clone(&ssn), Arc::clone(&ssn));
+    let reader = spawn(move || (0..3).find_map(|_| read_newer(&for_reader, x, of_first)));
+    let updater = spawn(move || (!of_first).then(|| overwrite(&for_updater, x)));
+    while !of_first && x.version().stamp() == 1 {
+        thread::yield_now();
+    }
+    let [c, pi, eta] = overwrite(&ssn, x);
+    updater.join().unwrap();
+    match reader.join().unwrap() {
+        Some([_, reader_c, _]) if reader_c < c => {
+            assert!(eta >= reader_c, "the overwriter missed its reader");
+        }
+        Some([version, _, reader_pi]) if version < c => {
+            assert!(reader_pi <= pi, "the reader missed its overwriter");
+        }
+        _ => {}
+    }
+    assert!(x.is_quiet());
+}
+
+/// A bit against pstamp: of the version that was there first.
 #[test]
 fn a_reader_leaves_beside_an_overwriter() {
-    check(5_000, || {
-        let ssn = Arc::new(Certifier::above(10));
-        let x: &'static Slot = Box::leak(Box::new(Slot::new(Version::present(1))));
-        let reader = {
-            let ssn = Arc::clone(&ssn);
-            spawn(move || {
-                let mut transaction = ssn.begin().unwrap();
-                // Before the overwriter: else it reads another version.
-                transaction.note(&x, Version::present(1)).ok()?;
-                transaction.certify().ok()?;
-                let (c, pi) = (transaction.commit_stamp(), transaction.pi_eta().0);
-                publish(transaction);
-                Some((c, pi))
-            })
-        };
-        let mut transaction = ssn.begin().unwrap();
-        assert!(transaction.poll_own(&x, None).is_ready());
-        transaction.certify().unwrap();
-        let (c, (pi, eta)) = (transaction.commit_stamp(), transaction.pi_eta());
-        publish(transaction);
-        if let Some((reader_c, reader_pi)) = reader.join().unwrap() {
-            if reader_c < c {
-                assert!(eta >= reader_c, "the overwriter missed its reader");
-            } else {
-                assert!(reader_pi <= pi, "the reader missed its overwriter");
-            }
-        }
-        assert!(x.is_quiet());
-    });
+    check(5_000, || leave_beside_an_overwriter(true));
+}
+
+/// A bit against pstamp: of a version that was published a moment before.
+#[test]
+fn a_reader_of_a_new_version_leaves_beside_an_overwriter() {
+    check(20_000, || leave_beside_an_overwriter(false));
 }
 
 fn publish<S: Stamps>(mut transaction: Transaction<'_, S>) {
