@@ -82,7 +82,8 @@ fn two_commits_of_a_skew() {
 
 type Shared = &'static Slot;
 
-/// Reads a slot and commits; returns the stamp of the version, c and pi. No try if the version is the first.
+/// Reads a slot, if it has its first version, or if not; commits, and returns the stamp of the version, c
+/// and pi.
 fn read_newer(ssn: &Certifier, x: Shared, is_first: bool) -> Option<[Stamp; 3]> {
     let mut transaction = ssn.begin().unwrap();
     let Look::Newest(version) = wait(|| transaction.look(&x)).ok()? else { return None };
@@ -92,6 +93,8 @@ fn read_newer(ssn: &Certifier, x: Shared, is_first: bool) -> Option<[Stamp; 3]> 
     transaction.note(&x, version).ok()?;
     transaction.certify().ok()?;
     let (c, (pi, _)) = (transaction.commit_stamp(), transaction.pi_eta());
+    // Time for others while only the bit tells of this reader.
+    (0..4).for_each(|_| thread::yield_now());
     publish(transaction);
     Some([version.stamp(), c, pi])
 }
