@@ -21,7 +21,7 @@ const IDLE_MAX: usize = 5_000;
 fn history(seed: u64, stamp_before_locks: bool) -> Result<usize, String> {
     let mut random = SplitMix(seed);
     let own_bits = [63, 63, 1][random.below(3)];
-    let kinds = if seed % 2 == 0 { &ALL[..] } else { &WITH_SNAPSHOTS[..] };
+    let kinds = if seed.is_multiple_of(2) { &ALL[..] } else { &WITH_SNAPSHOTS[..] };
     let mut world = World::new(6, own_bits, kinds, &mut random);
     world.stamp_before_locks = stamp_before_locks;
     let mut running: Vec<Runner> =
