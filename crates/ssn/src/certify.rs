@@ -5,25 +5,29 @@
 //!   read    look -> copy the image -> note: bit, fold eta, fold pi of an overwriter
 //!   write   own: first updater wins; fold eta
 //!   commit  enter COMMITTING -> draw c -> publish c -> floor
-//!           -> overwriters of what it read (pi) -> readers, then pstamp, of what it overwrites (eta)
-//!           -> pi <= eta: abort           | the engine validates and appends to the log
+//!           -> overwriters of what it read (pi)
+//!           -> readers, then pstamps, of what it overwrites (eta)
+//!           -> pi <= eta: abort            | the engine validates and appends to the log
 //!           -> DECIDED -> publish versions -> raise pstamps -> clear bits -> free the context
 //! ```
 //!
-//! A plain write is a transaction that overwrites without a look at what it replaces. It wounds ACTIVE
-//! owners instead of waiting for user code (rule T9), and never fails by the test: its pi is c.
+//! A plain write is a transaction that overwrites without a look at what it replaces. It wounds
+//! ACTIVE owners instead of waiting for user code (rule T9), and never fails by the test: its pi is
+//! c.
 //!
 //! **Invariants**
-//! 1. All slots are owned, and all locks of other keyspaces held, before COMMITTING (rules T9, T11): a
-//!    transaction that is COMMITTING waits only for smaller stamps.
+//! 1. All slots are owned, and all locks of other keyspaces held, before COMMITTING (rules T9,
+//!    T11): a transaction that is COMMITTING waits only for smaller stamps.
 //! 2. pi <= eta is tested after every read and write and in the commit. Equality aborts: it is the
 //!    plainest write skew.
 //! 3. Nothing is published before DECIDED, and what is DECIDED is published.
-//! 4. A conflict is sticky: after it every call answers `Conflict`, and others wait for nothing of it.
+//! 4. A conflict is sticky: after it every call answers `Conflict`, and others wait for nothing of
+//!    it.
 //!
 //! **Crash.** Stamps live in memory only. They start above what recovery has found.
 //!
-//! The steps are those of section 5.2 and Appendix A of the paper, as corrected by the preface of the crate.
+//! The steps are those of section 5.2 and Appendix A of the paper, as corrected by the preface of
+//! the crate.
 
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -38,16 +42,18 @@ use crate::readers;
 use crate::safe::Floor;
 use crate::stamps::{Readable, Stamps, Successor, Version, visit};
 
-/// How long a second updater waits for the first: its commit takes less, but it may be descheduled. Longer
-/// waits would add up where transactions own slots in different orders.
+/// How long a second updater waits for the first: its commit takes less, but it may be descheduled.
+/// Longer waits would add up where transactions own slots in different orders.
 const OWN_WAIT: Duration = Duration::from_micros(50);
 
-/// Yields after which a second updater gives up in any case: the time of a stepped runtime stands still.
+/// Yields after which a second updater gives up in any case: the time of a stepped runtime stands
+/// still.
 const OWN_YIELDS_MAX: u32 = 1_000;
 
 const SPINS_BEFORE_YIELD: u32 = 32;
 
-/// Repeats `poll` until it is ready: a few spins, then yields, for the other thread may be descheduled.
+/// Repeats `poll` until it is ready: a few spins, then yields, for the other thread may be
+/// descheduled.
 pub(crate) fn wait<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
     let mut spins = 0;
     loop {
@@ -63,8 +69,9 @@ pub(crate) fn wait<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
     }
 }
 
-/// Rule T10: returns whether a transaction that read or wrote outside versioned keyspaces may commit. It must not
-/// come before anything that committed earlier, for reads there have no pi and no eta to find a cycle by.
+/// Rule T10: returns whether a transaction that read or wrote outside versioned keyspaces may
+/// commit. It must not come before anything that committed earlier, for reads there have no pi and
+/// no eta to find a cycle by.
 ///
 /// ```
 /// assert!(spinney_ssn::reads_are_current(13, 13));
@@ -111,8 +118,8 @@ impl Certifier {
         self.begin_as(false)
     }
 
-    /// Begins a plain write: a transaction that reads nothing. Its caller runs no user code until the end, and
-    /// orders plain writes of one key by other means.
+    /// Begins a plain write: a transaction that reads nothing. Its caller runs no user code until
+    /// the end, and orders plain writes of one key by other means.
     ///
     /// # Errors
     /// As [`Certifier::begin`].
@@ -191,10 +198,10 @@ pub(crate) enum Phase {
     Finished,
 }
 
-/// One attempt of a transaction. Call [`look`](Transaction::look) and [`note`](Transaction::note) for reads,
-/// [`own`](Transaction::own) for writes, then [`certify`](Transaction::certify),
-/// [`decide`](Transaction::decide), [`publish`](Transaction::publish) and [`finish`](Transaction::finish)
-/// in this order. Dropping it before `decide` aborts it.
+/// One attempt of a transaction. Call [`look`](Transaction::look) and [`note`](Transaction::note)
+/// for reads, [`own`](Transaction::own) for writes, then [`certify`](Transaction::certify),
+/// [`decide`](Transaction::decide), [`publish`](Transaction::publish) and
+/// [`finish`](Transaction::finish) in this order. Dropping it before `decide` aborts it.
 ///
 /// Write skew is refused:
 ///
@@ -252,8 +259,8 @@ impl<S: Stamps> Transaction<'_, S> {
         (self.pi, self.eta)
     }
 
-    /// Returns which version of a slot the transaction sees. `Pending`: the owner commits at or before the
-    /// begin stamp, or publishes; ask again after a yield.
+    /// Returns which version of a slot the transaction sees. `Pending`: the owner commits at or
+    /// before the begin stamp, or publishes; ask again after a yield.
     ///
     /// # Errors
     /// `Conflict`, as all later calls, once the transaction was wounded or failed a test.
@@ -273,8 +280,8 @@ impl<S: Stamps> Transaction<'_, S> {
         Poll::Ready(Ok(if is_visible { Look::Newest(version) } else { Look::Older }))
     }
 
-    /// Notes a read of a version that was seen in the slot, present or absent: sets the reader bit, then looks
-    /// whether the version was overwritten meanwhile.
+    /// Notes a read of a version that was seen in the slot, present or absent: sets the reader bit,
+    /// then looks whether the version was overwritten meanwhile.
     ///
     /// # Errors
     /// `Conflict`.
@@ -288,7 +295,8 @@ impl<S: Stamps> Transaction<'_, S> {
         self.exclude()
     }
 
-    /// Notes a read of an older version, whose overwriter is known: there is nothing to look at later.
+    /// Notes a read of an older version, whose overwriter is known: there is nothing to look at
+    /// later.
     ///
     /// # Errors
     /// `Conflict`.
@@ -300,8 +308,8 @@ impl<S: Stamps> Transaction<'_, S> {
         self.exclude()
     }
 
-    /// Notes a read of a gap. Called before the keys of its leaf are read: whatever inserts later finds
-    /// the bit, or changes the node that the engine validates.
+    /// Notes a read of a gap. Called before the keys of its leaf are read: whatever inserts later
+    /// finds the bit, or changes the node that the engine validates.
     ///
     /// # Errors
     /// `Conflict`.
@@ -312,9 +320,9 @@ impl<S: Stamps> Transaction<'_, S> {
         Ok(())
     }
 
-    /// Moves the begin stamp to now, if all that was read is still what a reader sees then (rule T12). The engine takes
-    /// what it needs of other keyspaces before, and validates node sets after. `Pending`: an overwriter
-    /// commits; ask again after a yield.
+    /// Moves the begin stamp to now, if all that was read is still what a reader sees then (rule
+    /// T12). The engine takes what it needs of other keyspaces before, and validates node sets
+    /// after. `Pending`: an overwriter commits; ask again after a yield.
     ///
     /// # Errors
     /// `Conflict` when a version that was read is overwritten.
@@ -334,9 +342,10 @@ impl<S: Stamps> Transaction<'_, S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Becomes the owner of a slot: at the first update, and once for each slot. `gap` is the one that the
-    /// key lies in, for a write that may overwrite an absent version. Waits for another owner up to 50
-    /// microseconds. A plain write wounds an ACTIVE one, and waits for one that commits as long as it takes.
+    /// Becomes the owner of a slot: at the first update, and once for each slot. `gap` is the one
+    /// that the key lies in, for a write that may overwrite an absent version. Waits for another
+    /// owner up to 50 microseconds. A plain write wounds an ACTIVE one, and waits for one that
+    /// commits as long as it takes.
     ///
     /// # Errors
     /// `Conflict` when another owns the slot, or its version is newer than the begin stamp.
@@ -356,7 +365,8 @@ impl<S: Stamps> Transaction<'_, S> {
         Err(self.conflict("another transaction updates the record"))
     }
 
-    /// Tries to become the owner of a slot, as [`own`](Transaction::own) does. `Pending`: another owns it.
+    /// Tries to become the owner of a slot, as [`own`](Transaction::own) does. `Pending`: another
+    /// owns it.
     ///
     /// # Errors
     /// `Conflict` when its version is newer than the begin stamp.
@@ -395,9 +405,10 @@ impl<S: Stamps> Transaction<'_, S> {
         is_free && place.owner().compare_exchange(word, self.me.word(), success, failure).is_ok()
     }
 
-    /// Draws the commit stamp and tests that no cycle passes through this transaction. Waits for transactions
-    /// that commit with smaller stamps. Before it, the caller has locked all that it locks elsewhere;
-    /// after it, a caller that read or wrote elsewhere asks [`reads_are_current`], validates and appends.
+    /// Draws the commit stamp and tests that no cycle passes through this transaction. Waits for
+    /// transactions that commit with smaller stamps. Before it, the caller has locked all that it
+    /// locks elsewhere; after it, a caller that read or wrote elsewhere asks [`reads_are_current`],
+    /// validates and appends.
     ///
     /// # Errors
     /// `Conflict`.
@@ -418,8 +429,9 @@ impl<S: Stamps> Transaction<'_, S> {
         self.phase = Phase::Publishing(0);
     }
 
-    /// Publishes the new versions. `install` replaces the image of a slot, which does not move meanwhile, and
-    /// says what it is. A reader that copies an image validates owner and cstamp after it.
+    /// Publishes the new versions. `install` replaces the image of a slot, which does not move
+    /// meanwhile, and says what it is. A reader that copies an image validates owner and cstamp
+    /// after it.
     ///
     /// # Panics
     /// When the transaction is not decided.

@@ -16,14 +16,17 @@
 //! **Invariants**
 //! 1. A claim adds one to the generation. An owner word names one transaction for all time.
 //! 2. Only one compare-and-swap leaves ACTIVE: a wound and a commit exclude each other (rule T9).
-//! 3. COMMITTING is stored before c is drawn. A transaction that drew a greater stamp never sees ACTIVE.
-//! 4. pi is final before DECIDED. A context is freed after all its stamps are in versions, or undone.
+//! 3. COMMITTING is stored before c is drawn. A transaction that drew a greater stamp never sees
+//!    ACTIVE.
+//! 4. pi is final before DECIDED. A context is freed after all its stamps are in versions, or
+//!    undone.
 //!
-//! **Concurrency.** A field is read between two looks at the generation. If the generation differs, the
-//! transaction is gone, and all that it left is in the stamps of the slots. Fields are stored with
-//! Release after the claim, so a reader that sees a later field sees the later generation.
+//! **Concurrency.** A field is read between two looks at the generation. If the generation differs,
+//! the transaction is gone, and all that it left is in the stamps of the slots. Fields are stored
+//! with Release after the claim, so a reader that sees a later field sees the later generation.
 //!
-//! The paper has a global table of active transactions under latches instead; after ERMIA's contexts.
+//! The paper has a global table of active transactions under latches instead; after ERMIA's
+//! contexts.
 
 use std::task::Poll;
 
@@ -141,8 +144,8 @@ impl Contexts {
         Contexts { contexts, high: AtomicUsize::new(0), own_bits }
     }
 
-    /// Claims the first free context for a transaction and gives it a begin stamp; `None` if all are
-    /// taken. Low indices have reader bits of their own, so they are tried first.
+    /// Claims the first free context for a transaction and gives it a begin stamp; `None` if all
+    /// are taken. Low indices have reader bits of their own, so they are tried first.
     pub(crate) fn claim(&self, clock: &Clock) -> Option<(Owner, Stamp)> {
         for (index, context) in self.contexts.iter().enumerate() {
             let word = context.word.load(Ordering::Relaxed);
@@ -168,8 +171,9 @@ impl Contexts {
         None
     }
 
-    /// Returns the least begin stamp of running transactions, or the newest stamp if none runs. A version
-    /// that was overwritten at or before it is invisible to all of them, and to all later ones.
+    /// Returns the least begin stamp of running transactions, or the newest stamp if none runs. A
+    /// version that was overwritten at or before it is invisible to all of them, and to all later
+    /// ones.
     ///
     /// ```
     /// # use spinney_ssn::{Certifier, Slot};
@@ -190,8 +194,9 @@ impl Contexts {
         running.map(|context| context.begin.load(Ordering::SeqCst)).fold(now, Stamp::min)
     }
 
-    /// Returns what became of a transaction, as far as stamps up to `limit` are concerned. `Pending`:
-    /// it is committing, and its c is not known or at most `limit`; ask again after a yield.
+    /// Returns what became of a transaction, as far as stamps up to `limit` are concerned.
+    /// `Pending`: it is committing, and its c is not known or at most `limit`; ask again after a
+    /// yield.
     pub fn fate(&self, owner: Owner, limit: Stamp) -> Poll<Fate> {
         let context = &self.contexts[owner.index()];
         let state = self.state(owner);
@@ -208,8 +213,8 @@ impl Contexts {
         }
     }
 
-    /// Aborts a transaction that is still ACTIVE, on behalf of a plain write (rule T9). Returns whether
-    /// it is aborted now.
+    /// Aborts a transaction that is still ACTIVE, on behalf of a plain write (rule T9). Returns
+    /// whether it is aborted now.
     pub(crate) fn wound(&self, owner: Owner) -> bool {
         self.leave_active(owner, ABORTED) || self.is_aborted(owner)
     }

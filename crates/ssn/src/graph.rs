@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   versions of a key, by stamp:   v1 (A)      v2 (B)      v3 (C)
-//!   T read v2:                     B -> T      T -> C           wr, and rw to the immediate next version
+//!   T read v2:                     B -> T      T -> C      wr; rw to the immediate next version
 //!   writers:                       A -> B      B -> C           ww
 //! ```
 //!
-//! Checked, too: nobody overwrote another version than the immediate one before its own (no lost update),
-//! and each transaction, committed or not, read the newest versions at its begin stamp (a view of one moment).
+//! Checked, too: nobody overwrote another version than the immediate one before its own (no lost
+//! update), and each transaction, committed or not, read the newest versions at its begin stamp (a
+//! view of one moment).
 
 use std::collections::BTreeMap;
 
@@ -73,7 +74,8 @@ pub(crate) fn check(initial: &[Stamp], history: &[Done]) -> Result<(), String> {
     })
 }
 
-/// Takes off nodes without predecessors, then nodes without successors; what stays is on cycles or between them.
+/// Takes off nodes without predecessors, then nodes without successors; what stays is on cycles or
+/// between them.
 fn acyclic(edges: &[Vec<usize>]) -> Result<(), Vec<usize>> {
     let mut back = vec![Vec::new(); edges.len()];
     for (from, to) in

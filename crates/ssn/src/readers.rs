@@ -11,9 +11,9 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. A reader that committed with c < c' has its bit set, or has raised pstamp to c, when an overwriter looks at
-//!    them in this order after its draw. A reader that sets its bit after that look draws c > c' and finds the
-//!    overwriter by the owner word.
+//! 1. A reader that committed with c < c' has its bit set, or has raised pstamp to c, when an
+//!    overwriter looks at them in this order after its draw. A reader that sets its bit after that
+//!    look draws c > c' and finds the overwriter by the owner word.
 //! 2. Bit S is never cleared while the version lasts, for it may stand for many. An overwriter that
 //!    sees it looks at all shared contexts, so it may take a transaction for a reader that is none.
 //!
@@ -59,8 +59,8 @@ pub(crate) fn leave<R: Readable>(contexts: &Contexts, me: Owner, place: &R) {
     }
 }
 
-/// Returns the greatest c below `limit` of transactions other than `me` whose bits are set and which
-/// are decided, or 0. `Pending`: one of them commits and may be below the limit.
+/// Returns the greatest c below `limit` of transactions other than `me` whose bits are set and
+/// which are decided, or 0. `Pending`: one of them commits and may be below the limit.
 pub(crate) fn latest<R: Readable>(
     contexts: &Contexts,
     me: Owner,

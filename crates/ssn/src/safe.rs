@@ -1,14 +1,17 @@
 //! Safe snapshots: moments that a reader sees whole without tracking what it reads (rule T13).
 //!
 //! ```text
-//!   floor word   63   62        0        snapshot   busy | s := draw | floor := s | wait for c <= s | read at s
-//!                busy | newest s         writer     draw c ...... load floor f (wait while busy)
-//!                                                   eta := max(eta, min(f, c - 1))
+//!               63     62       0
+//!   floor word  busy | newest s
+//!
+//!   snapshot    busy -> s := draw -> floor := s, no longer busy -> wait for all with c <= s
+//!   writer      draw c -> load floor f, waiting while busy -> eta := max(eta, min(f, c - 1))
 //! ```
 //!
-//! A snapshot at s counts as a reader of everything with commit stamp s. So each transaction W with c(W) > s
-//! has s in its eta, and aborts if it must come before something that the snapshot saw (pi(W) <= s). Then the
-//! snapshot has no part in any cycle: it tracks nothing, never aborts and blocks nobody.
+//! A snapshot at s counts as a reader of everything with commit stamp s. So each transaction W with
+//! c(W) > s has s in its eta, and aborts if it must come before something that the snapshot saw
+//! (pi(W) <= s). Then the snapshot has no part in any cycle: it tracks nothing, never aborts and
+//! blocks nobody.
 //!
 //! **Invariants**
 //! 1. A writer that drew c > s finds busy, or a floor of at least s. Busy is set before s is drawn.
@@ -49,8 +52,8 @@ enum Step {
     Wait(usize),
 }
 
-/// A safe snapshot that is being taken, one atomic step at a time. Polled until ready: between its first
-/// step and the third all committing transactions of the database wait for it.
+/// A safe snapshot that is being taken, one atomic step at a time. Polled until ready: between its
+/// first step and the third all committing transactions of the database wait for it.
 #[derive(Debug)]
 pub(crate) struct Taking<'a> {
     certifier: &'a Certifier,
@@ -98,9 +101,9 @@ impl<'a> Taking<'a> {
 }
 
 impl Certifier {
-    /// Takes a safe snapshot and returns its stamp s. A reader at s sees the newest version with a stamp
-    /// of at most s of each slot, notes nothing and never aborts. Waits for transactions that are
-    /// committing, and for no other.
+    /// Takes a safe snapshot and returns its stamp s. A reader at s sees the newest version with a
+    /// stamp of at most s of each slot, notes nothing and never aborts. Waits for transactions that
+    /// are committing, and for no other.
     ///
     /// ```
     /// let ssn = spinney_ssn::Certifier::above(10);

@@ -1,5 +1,5 @@
-//! What transactions owe each other, under schedules that may stop a thread at any atomic:
-//! `cargo test -p spinney-ssn --features shuttle --lib schedules`.
+//! What transactions owe each other, under schedules that may stop a thread at any atomic: `cargo
+//! test -p spinney-ssn --features shuttle --lib schedules`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Counter;
@@ -82,8 +82,8 @@ fn two_commits_of_a_skew() {
 
 type Shared = &'static Slot;
 
-/// Reads a slot, if it has its first version, or if not; commits, and returns the stamp of the version, c
-/// and pi.
+/// Reads a slot, if it has its first version, or if not; commits, and returns the stamp of the
+/// version, c and pi.
 fn read_newer(ssn: &Certifier, x: Shared, is_first: bool, pauses: usize) -> Option<[Stamp; 3]> {
     let mut transaction = ssn.begin().unwrap();
     let Look::Newest(version) = wait(|| transaction.look(&x)).ok()? else { return None };
@@ -152,7 +152,8 @@ fn publish<S: Stamps>(mut transaction: Transaction<'_, S>) {
     transaction.finish();
 }
 
-/// A wound against a commit: the slot has the versions of all that committed, each over the one before.
+/// A wound against a commit: the slot has the versions of all that committed, each over the one
+/// before.
 #[test]
 fn t09_a_wound_beside_a_commit() {
     check(5_000, || {
@@ -208,8 +209,8 @@ fn contexts_are_reused_beside_late_readers() {
     });
 }
 
-/// Reads x and y, if they are as at first, and writes one of them, under a latch; returns whether it
-/// committed.
+/// Reads x and y, if they are as at first, and writes one of them, under a latch; returns whether
+/// it committed.
 fn skew<S: Stamps>(ssn: &Certifier, x: &S, y: &S, write: &S, latch: &Mutex<()>) -> bool {
     let mut transaction = ssn.begin().unwrap();
     for slot in [x, y] {

@@ -13,20 +13,21 @@
 //!                         image, pstamp := c'
 //! ```
 //!
-//! A key whose first insert is pending or too new has a version all the same: the *absent version*, with stamp
-//! 0 and bit A. Who cannot see the key reads that one. A *tombstone* is a version of a removed key.
+//! A key whose first insert is pending or too new has a version all the same: the *absent version*,
+//! with stamp 0 and bit A. Who cannot see the key reads that one. A *tombstone* is a version of a
+//! removed key.
 //!
 //! **Invariants**
 //! 1. Only the owner of a slot changes its version, and an abort changes no word but `owner`.
-//! 2. The sstamp of the version in the slot is its owner word. An older version keeps its own: the pi of
-//!    its immediate overwriter, stored before the newer cstamp.
-//! 3. `readers` is zero before a new version can be read. A late bit of a reader of the old version is
-//!    harmless: it can only make an eta greater.
+//! 2. The sstamp of the version in the slot is its owner word. An older version keeps its own: the
+//!    pi of its immediate overwriter, stored before the newer cstamp.
+//! 3. `readers` is zero before a new version can be read. A late bit of a reader of the old version
+//!    is harmless: it can only make an eta greater.
 //! 4. An operation that follows a word *looks at `forward` after it*, and repeats on the copy.
 //!
-//! **Concurrency.** Whoever moves a slot marks it frozen (SeqCst), then copies its words, then lets `forward`
-//! return the copy. Either the copy has what an operation stored, or the operation sees the mark. Slots
-//! that are being published do not move.
+//! **Concurrency.** Whoever moves a slot marks it frozen (SeqCst), then copies its words, then lets
+//! `forward` return the copy. Either the copy has what an operation stored, or the operation sees
+//! the mark. Slots that are being published do not move.
 //!
 //! The paper keeps a reader list and a pending copy in a mapping table that each reader asks first.
 
@@ -105,14 +106,15 @@ pub trait Readable: Clone {
     /// Reader bits.
     fn readers(&self) -> &AtomicU64;
 
-    /// Returns the copies to use instead, if the place was frozen; looked up by a SeqCst load, and waits
-    /// until they are written. A slot has one copy; the gap of a leaf that was split has two.
+    /// Returns the copies to use instead, if the place was frozen; looked up by a SeqCst load, and
+    /// waits until they are written. A slot has one copy; the gap of a leaf that was split has two.
     fn forward(&self) -> [Option<Self>; 2] {
         [None, None]
     }
 }
 
-/// The stamps of one slot. Row and column stores implement it beside the leaf, and use one certifier.
+/// The stamps of one slot. Row and column stores implement it beside the leaf, and use one
+/// certifier.
 pub trait Stamps: Readable {
     /// Handle of a gap.
     type Gap: Readable;
@@ -123,17 +125,17 @@ pub trait Stamps: Readable {
     /// The version in the slot.
     fn cstamp(&self) -> &AtomicU64;
 
-    /// Keeps the version in the slot as an older one, with its image. Called by the owner alone, before
-    /// any word of the slot changes.
+    /// Keeps the version in the slot as an older one, with its image. Called by the owner alone,
+    /// before any word of the slot changes.
     fn keep(&self, version: Version, successor: Successor);
 
-    /// Returns what [`Stamps::keep`] got for a version. The certifier asks for versions that a running
-    /// transaction has noted, so they end after its begin stamp and must still be there.
+    /// Returns what [`Stamps::keep`] got for a version. The certifier asks for versions that a
+    /// running transaction has noted, so they end after its begin stamp and must still be there.
     fn successor(&self, version: Version) -> Successor;
 }
 
-/// Does something with a place and, if it was moved meanwhile, with its copies. The last call is on a
-/// place that was not frozen after it.
+/// Does something with a place and, if it was moved meanwhile, with its copies. The last call is on
+/// a place that was not frozen after it.
 pub(crate) fn visit<R: Readable>(place: &R, act: &mut impl FnMut(&R)) {
     act(place);
     for copy in place.forward().iter().flatten() {

@@ -1,4 +1,5 @@
-//! Random histories step by step on one thread, the same on many threads, and scripts of single rules.
+//! Random histories step by step on one thread, the same on many threads, and scripts of single
+//! rules.
 
 use std::task::Poll;
 
@@ -169,7 +170,8 @@ fn write_skew() {
     assert_eq!(commit(one), ([10, 12, 11, 11], false));
 }
 
-/// A reader that saw the second but not the first in their serial order; also the batch that closes.
+/// A reader that saw the second but not the first in their serial order; also the batch that
+/// closes.
 #[test]
 fn read_only_anomaly() {
     let (ssn, [x, y]) = (Certifier::above(10), slots());
@@ -327,7 +329,8 @@ fn t13_floors_above_refuse_no_plain_write() {
     );
 }
 
-/// T13: a writer with a greater stamp than a snapshot waits for the floor, and counts it as a reader.
+/// T13: a writer with a greater stamp than a snapshot waits for the floor, and counts it as a
+/// reader.
 #[test]
 fn t13_writers_wait_for_the_floor() {
     let (ssn, [x, y]) = (Certifier::above(10), slots());
@@ -349,7 +352,7 @@ fn t13_writers_wait_for_the_floor() {
     assert_eq!(commit(two), ([10, 13, 11, 12], false));
 }
 
-/// A second updater gives up, also where time stands still; the first goes on.
+/// A second updater gives up, also where time stands still; the first commits.
 #[test]
 fn second_updaters_give_up() {
     for runtime in [Runtime::threads(), Runtime::stepped(1)] {

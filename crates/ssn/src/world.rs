@@ -1,5 +1,6 @@
-//! A small engine for tests: a few keys in two leaves, and transactions that run step by step. One thread
-//! may run many in any order, many threads one each, and shuttle may stop them at any atomic.
+//! A small engine for tests: a few keys in two leaves, and transactions that run step by step. One
+//! thread may run many in any order, many threads one each, and shuttle may stop them at any
+//! atomic.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Poll, ready};
@@ -228,7 +229,8 @@ impl<'w> Runner<'w> {
         while !crate::certify::wait(|| self.step()) {}
     }
 
-    /// Takes the next step; ready with whether it was the last. `Pending`: it has to be taken again.
+    /// Takes the next step; ready with whether it was the last. `Pending`: it has to be taken
+    /// again.
     pub(crate) fn step(&mut self) -> Poll<bool> {
         let Some(step) = self.steps.pop_front() else { return Poll::Ready(true) };
         match self.take(step) {
