@@ -4,7 +4,7 @@
 //!   engine: keys, trees, images, log
 //!      | look, note, own          | certify, decide, publish, finish
 //!      v                          v
-//!   certify    Transaction: reads, gaps and writes of one attempt; pi and eta
+//!   transaction, certify: reads, gaps and writes of one attempt; pi and eta
 //!      |            |                 |
 //!   stamps       context           safe        clock
 //!   one slot:    1,024 words:      floor of    one counter
@@ -39,7 +39,7 @@
 //! Pandis; VLDB Journal 26, 2017) with its latch-free parallel commit, and absent versions and gap
 //! stamps.
 //!
-//! Read [`clock`], [`context`], [`stamps`], `readers`, [`certify`], then [`safe`].
+//! Read [`clock`], [`context`], [`stamps`], `readers`, [`transaction`], [`certify`], then [`safe`].
 
 #![forbid(unsafe_code)]
 
@@ -55,11 +55,13 @@ mod schedules;
 pub mod stamps;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
+pub mod transaction;
 #[cfg(test)]
 mod world;
 
-pub use certify::{Certifier, Image, Look, Transaction, reads_are_current};
+pub use certify::{Certifier, Image, reads_are_current};
 pub use clock::{Clock, NEVER, STAMP_MAX, Stamp};
 pub use context::{CONTEXTS, Contexts, Fate, Owner};
 pub use safe::Floor;
 pub use stamps::{Gap, Readable, Slot, Stamps, Successor, Version};
+pub use transaction::{Look, Transaction};

@@ -82,3 +82,10 @@ pub(crate) fn latest<R: Readable>(
     }
     Poll::Ready(latest)
 }
+
+/// Returns the greatest commit stamp of the creator and of readers that have left.
+pub(crate) fn pstamp<R: Readable>(place: &R) -> Stamp {
+    let mut greatest = 0;
+    visit(place, &mut |place| greatest = greatest.max(place.pstamp().load(Ordering::Acquire)));
+    greatest
+}

@@ -35,6 +35,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering};
 
 use crate::clock::{STAMP_MAX, Stamp};
+use crate::context::Owner;
 
 const ABSENT: u64 = 1 << 63;
 
@@ -141,6 +142,17 @@ pub(crate) fn visit<R: Readable>(place: &R, act: &mut impl FnMut(&R)) {
     for copy in place.forward().iter().flatten() {
         visit(copy, act);
     }
+}
+
+/// Loads owner, then version, of a slot where it is now.
+pub(crate) fn newest<S: Stamps>(slot: &S) -> (Owner, Version, S) {
+    let mut found = (Owner::NONE, Version::present(0), slot.clone());
+    visit(slot, &mut |place| {
+        let owner = Owner::from_word(place.owner().load(Ordering::Acquire));
+        let version = Version::from_word(place.cstamp().load(Ordering::Acquire));
+        found = (owner, version, place.clone());
+    });
+    found
 }
 
 /// The stamp of a gap between keys, one for each leaf. Scans and failed look-ups read it, inserts
