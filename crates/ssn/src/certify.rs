@@ -122,8 +122,8 @@ pub(crate) enum Phase {
 impl<S: Stamps> Transaction<'_, S> {
     /// Draws the commit stamp and tests that no cycle passes through this transaction. Waits for
     /// transactions that commit with smaller stamps. Before it, the caller has locked all that it
-    /// locks elsewhere; after it, a caller that read or wrote elsewhere asks [`reads_are_current`],
-    /// validates and appends.
+    /// locks elsewhere. After it, the caller validates node sets and reads elsewhere, asks
+    /// [`reads_are_current`] if there were any, and appends.
     ///
     /// # Errors
     /// `Conflict`.

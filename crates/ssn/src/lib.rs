@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   engine: keys, trees, images, log
-//!      | look, note, own          | certify, decide, publish, finish
-//!      v                          v
-//!   transaction, certify: reads, gaps and writes of one attempt; pi and eta
-//!      |            |                 |
-//!   stamps       context           safe        clock
-//!   one slot:    1,024 words:      floor of    one counter
-//!   four words   state, c, pi      snapshots   of stamps
+//!      | look, note, own              | certify, decide, publish, finish
+//!      v                              v
+//!   transaction -------------------> certify         pi and eta, reads and writes of one attempt
+//!      |                              |
+//!   stamps, readers   context        safe            clock
+//!   four words of     1,024 times    floor of        one counter
+//!   one slot          state, c, pi   snapshots       of stamps
 //! ```
 //!
 //! Snapshot isolation shows a transaction the newest versions at its begin stamp, and lets the
@@ -39,29 +39,28 @@
 //! Pandis; VLDB Journal 26, 2017) with its latch-free parallel commit, and absent versions and gap
 //! stamps.
 //!
-//! Read [`clock`], [`context`], [`stamps`], `readers`, [`transaction`], [`certify`], then [`safe`].
+//! Read `clock`, `context`, `stamps`, `readers`, `transaction`, `certify`, then `safe`.
 
 #![forbid(unsafe_code)]
 
-pub mod certify;
-pub mod clock;
-pub mod context;
+mod certify;
+mod clock;
+mod context;
 #[cfg(test)]
 mod graph;
 mod readers;
-pub mod safe;
+mod safe;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
-pub mod stamps;
+mod stamps;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
-pub mod transaction;
+mod transaction;
 #[cfg(test)]
 mod world;
 
 pub use certify::{Certifier, Image, reads_are_current};
 pub use clock::{Clock, NEVER, STAMP_MAX, Stamp};
 pub use context::{CONTEXTS, Contexts, Fate, Owner};
-pub use safe::Floor;
 pub use stamps::{Gap, Readable, Slot, Stamps, Successor, Version};
 pub use transaction::{Look, Transaction};

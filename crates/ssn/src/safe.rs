@@ -33,12 +33,12 @@ const BUSY: u64 = 1 << 63;
 
 /// The stamp of the newest snapshot, and whether one is being taken. Thread-safe.
 #[derive(Debug, Default)]
-pub struct Floor(AtomicU64);
+pub(crate) struct Floor(AtomicU64);
 
 impl Floor {
     /// Returns the stamp of the newest snapshot; `Pending` while one is being taken. A writer asks
     /// after it drew c.
-    pub fn poll(&self) -> Poll<Stamp> {
+    pub(crate) fn poll(&self) -> Poll<Stamp> {
         let word = self.0.load(Ordering::Acquire);
         if word & BUSY == 0 { Poll::Ready(word) } else { Poll::Pending }
     }
@@ -103,7 +103,8 @@ impl<'a> Taking<'a> {
 impl Certifier {
     /// Takes a safe snapshot and returns its stamp s. A reader at s sees the newest version with a
     /// stamp of at most s of each slot, notes nothing and never aborts. Waits for transactions that
-    /// are committing, and for no other.
+    /// are committing, and for no other. The caller sees to it, before the call, that versions
+    /// which end after the clock's stamp are kept.
     ///
     /// ```
     /// let ssn = spinney_ssn::Certifier::above(10);

@@ -1,7 +1,7 @@
 //! A transaction before its commit: what it reads and updates, at one begin stamp.
 //!
 //! ```text
-//!   read    look -> the engine copies the image -> note: set bit, fold eta, fold pi of an overwriter
+//!   read    look -> the engine copies the image -> note: bit, fold eta, fold pi of an overwriter
 //!           Older -> the engine finds the version -> note_older: fold both, nothing is left to do
 //!   scan    note_gap -> note what the leaf has -> the engine validates its node set in the commit
 //!   write   own: the first updater wins; fold eta
@@ -110,7 +110,8 @@ pub struct Transaction<'a, S: Stamps> {
 }
 
 impl Certifier {
-    /// Begins a transaction, as of now.
+    /// Begins a transaction, as of now. Its caller has taken the stamps of other keyspaces before
+    /// (rule T12).
     ///
     /// # Errors
     /// `Conflict` when [`CONTEXTS`](crate::CONTEXTS) transactions run.
@@ -237,11 +238,11 @@ impl<S: Stamps> Transaction<'_, S> {
         self.still_active()?;
         // The stamp first: what is overwritten after the look has a greater one.
         let begin = self.certifier.clock.now();
-        let mut overwritten = self.first_end <= begin;
+        let mut is_current = self.first_end > begin;
         for read in &self.reads {
-            overwritten |= ready!(self.successor(read, begin)).is_some();
+            is_current &= ready!(self.successor(read, begin)).is_none();
         }
-        if overwritten {
+        if !is_current {
             return Poll::Ready(Err(self.conflict("what it has read was overwritten")));
         }
         self.begin = begin;

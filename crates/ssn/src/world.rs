@@ -14,10 +14,8 @@ use crate::certify::Phase;
 use crate::clock::Clock;
 use crate::context::Contexts;
 use crate::graph::{Done, check};
-use crate::safe::Taking;
-use crate::{
-    Certifier, Floor, Gap, Image, Look, Slot, Stamp, Stamps, Successor, Transaction, Version,
-};
+use crate::safe::{Floor, Taking};
+use crate::{Certifier, Gap, Image, Look, Slot, Stamp, Stamps, Successor, Transaction, Version};
 
 /// Kinds of transactions, as often as they stand here.
 pub(crate) const ALL: [Kind; 9] = {
