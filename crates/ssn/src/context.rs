@@ -83,7 +83,7 @@ impl Owner {
     }
 
     pub(crate) fn index(self) -> usize {
-        usize::try_from(self.0 >> 1).map_or(0, |word| word % CONTEXTS)
+        (self.0 >> 1) as usize % CONTEXTS
     }
 
     fn generation(self) -> u64 {
