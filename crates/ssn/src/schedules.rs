@@ -111,7 +111,7 @@ fn overwrite(ssn: &Certifier, x: Shared) -> [Stamp; 3] {
 
 /// A reader commits and leaves while an overwriter of what it read looks for it.
 fn leave_beside_an_overwriter(of_first: bool, pauses: usize) {
-    let ssn = Arc::new(Certifier::above(10));
+    let ssn = Arc::new(Certifier::sized(4, 63));
     let x: Shared = Box::leak(Box::new(Slot::new(Version::present(1))));
     let (for_reader, for_updater) = (Arc::clone(&ssn), Arc::clone(&ssn));
     let reader = spawn(move || (0..3).find_map(|_| read_newer(&for_reader, x, of_first, pauses)));
@@ -192,7 +192,7 @@ fn t13_a_snapshot_beside_commits() {
 #[test]
 fn contexts_are_reused_beside_late_readers() {
     check(8_000, || {
-        let ssn = Arc::new(Certifier::above(10));
+        let ssn = Arc::new(Certifier::sized(4, 63));
         let [x, y]: &'static [Slot; 2] =
             Box::leak(Box::new([1, 1].map(|stamp| Slot::new(Version::present(stamp)))));
         // One that will hold no context while the other commits.
@@ -318,7 +318,7 @@ impl Stamps for Place {
 #[test]
 fn bits_reach_a_slot_that_moves() {
     check(8_000, || {
-        let ssn = Arc::new(Certifier::above(10));
+        let ssn = Arc::new(Certifier::sized(4, 63));
         let (x, y) = (Moving::leaked(), Moving::leaked());
         let other = {
             let ssn = Arc::clone(&ssn);

@@ -60,6 +60,14 @@ pub(crate) struct World {
     history: Mutex<Vec<Done>>,
 }
 
+impl Certifier {
+    /// A certifier at stamp 10 with few contexts: under shuttle, an atomic takes a lot of memory.
+    pub(crate) fn sized(contexts: usize, own_bits: usize) -> Self {
+        let (clock, contexts) = (Clock::above(10), Contexts::sized(contexts, own_bits));
+        Certifier { clock, floor: Floor::default(), contexts }
+    }
+}
+
 impl World {
     /// Makes a world; with `own_bits` reader bits for one transaction each.
     pub(crate) fn new(
@@ -76,9 +84,8 @@ impl World {
             }),
             exists: AtomicBool::new(*stamp > 0),
         };
-        let contexts = Contexts::sized(16, own_bits);
         World {
-            certifier: Certifier { clock: Clock::above(10), floor: Floor::default(), contexts },
+            certifier: Certifier::sized(16, own_bits),
             leaves: Default::default(),
             keys: initial.iter().map(key).collect(),
             initial,
