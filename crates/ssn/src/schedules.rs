@@ -61,18 +61,18 @@ fn histories(iterations: u64, kinds: &'static [Kind], transactions: usize) {
 
 #[test]
 fn no_history_has_a_cycle() {
-    histories(6_000, &ALL, 4);
+    histories(20_000, &ALL, 4);
 }
 
 #[test]
 fn no_history_beside_snapshots_has_a_cycle() {
-    histories(4_000, &WITH_SNAPSHOTS, 4);
+    histories(20_000, &WITH_SNAPSHOTS, 4);
 }
 
 /// COMMITTING against c: both commit at once, and one at most may.
 #[test]
 fn two_commits_of_a_skew() {
-    check(5_000, || {
+    check(20_000, || {
         scripts(&[
             (Kind::Updates, &[READ_X, READ_Y, WRITE_X]),
             (Kind::Updates, &[READ_X, READ_Y, WRITE_Y]),
@@ -80,11 +80,9 @@ fn two_commits_of_a_skew() {
     });
 }
 
-type Shared = &'static Slot;
-
 /// Reads a slot, if it has its first version, or if not; commits, and returns the stamp of the
 /// version, c and pi.
-fn read_newer(ssn: &Certifier, x: Shared, is_first: bool, pauses: usize) -> Option<[Stamp; 3]> {
+fn read_newer(ssn: &Certifier, x: &Slot, is_first: bool, pauses: usize) -> Option<[Stamp; 3]> {
     let mut transaction = ssn.begin().unwrap();
     let Look::Newest(version) = wait(|| transaction.look(&x)).ok()? else { return None };
     if (version.stamp() == 1) != is_first {
@@ -100,7 +98,7 @@ fn read_newer(ssn: &Certifier, x: Shared, is_first: bool, pauses: usize) -> Opti
 }
 
 /// Overwrites a slot; returns c, pi and eta.
-fn overwrite(ssn: &Certifier, x: Shared) -> [Stamp; 3] {
+fn overwrite(ssn: &Certifier, x: &Slot) -> [Stamp; 3] {
     let mut transaction = ssn.begin_plain().unwrap();
     wait(|| transaction.poll_own(&x, None)).unwrap();
     transaction.certify().unwrap();
@@ -111,17 +109,19 @@ fn overwrite(ssn: &Certifier, x: Shared) -> [Stamp; 3] {
 
 /// A reader commits and leaves while an overwriter of what it read looks for it.
 fn leave_beside_an_overwriter(of_first: bool, pauses: usize) {
-    let ssn = Arc::new(Certifier::sized(4, 63));
-    let x: Shared = Box::leak(Box::new(Slot::new(Version::present(1))));
-    let (for_reader, for_updater) = (Arc::clone(&ssn), Arc::clone(&ssn));
-    let reader = spawn(move || (0..3).find_map(|_| read_newer(&for_reader, x, of_first, pauses)));
-    let updater = spawn(move || (!of_first).then(|| overwrite(&for_updater, x)));
-    while !of_first && x.version().stamp() == 1 {
-        thread::yield_now();
-    }
-    let [c, pi, eta] = overwrite(&ssn, x);
-    updater.join().unwrap();
-    match reader.join().unwrap() {
+    let (ssn, x) = (Certifier::sized(4, 63), Slot::new(Version::present(1)));
+    let ([c, pi, eta], read) = thread::scope(|scope| {
+        let read = || (0..3).find_map(|_| read_newer(&ssn, &x, of_first, pauses));
+        let reader = scope.spawn(read);
+        if !of_first {
+            scope.spawn(|| overwrite(&ssn, &x));
+        }
+        while !of_first && x.version().stamp() == 1 {
+            thread::yield_now();
+        }
+        (overwrite(&ssn, &x), reader.join().unwrap())
+    });
+    match read {
         Some([_, reader_c, _]) if reader_c < c => {
             assert!(eta >= reader_c, "the overwriter missed its reader");
         }
@@ -136,14 +136,14 @@ fn leave_beside_an_overwriter(of_first: bool, pauses: usize) {
 /// A bit against pstamp: of the version that was there first.
 #[test]
 fn a_reader_leaves_beside_an_overwriter() {
-    check(5_000, || leave_beside_an_overwriter(true, 0));
+    check(20_000, || leave_beside_an_overwriter(true, 0));
 }
 
 /// A bit against pstamp: of a version that was published a moment before.
 #[test]
 fn a_reader_of_a_new_version_leaves_beside_an_overwriter() {
-    check(10_000, || leave_beside_an_overwriter(false, 0));
-    check(10_000, || leave_beside_an_overwriter(false, 4));
+    check(40_000, || leave_beside_an_overwriter(false, 0));
+    check(40_000, || leave_beside_an_overwriter(false, 4));
 }
 
 fn publish<S: Stamps>(mut transaction: Transaction<'_, S>) {
@@ -156,7 +156,7 @@ fn publish<S: Stamps>(mut transaction: Transaction<'_, S>) {
 /// before.
 #[test]
 fn t09_a_wound_beside_a_commit() {
-    check(5_000, || {
+    check(20_000, || {
         scripts(&[
             (Kind::Updates, &[WRITE_X, WRITE_Y]),
             (Kind::Plain, &[WRITE_X]),
@@ -168,7 +168,7 @@ fn t09_a_wound_beside_a_commit() {
 /// T12: what was read before the begin stamp moves, and what is read after it, are of one moment.
 #[test]
 fn t12_a_begin_stamp_moves_beside_a_commit() {
-    check(5_000, || {
+    check(20_000, || {
         scripts(&[
             (Kind::Mixed, &[READ_X, Step::Extend, READ_Y]),
             (Kind::Updates, &[WRITE_X, WRITE_Y]),
@@ -179,7 +179,7 @@ fn t12_a_begin_stamp_moves_beside_a_commit() {
 /// T13, the floor: the read-only anomaly with a snapshot as the reader.
 #[test]
 fn t13_a_snapshot_beside_commits() {
-    check(8_000, || {
+    check(20_000, || {
         scripts(&[
             (Kind::Updates, &[READ_X, READ_Y, WRITE_Y]),
             (Kind::Updates, &[READ_X, WRITE_X]),
@@ -191,21 +191,18 @@ fn t13_a_snapshot_beside_commits() {
 /// A context gets another transaction while somebody still looks at it for the one before.
 #[test]
 fn contexts_are_reused_beside_late_readers() {
-    check(8_000, || {
-        let ssn = Arc::new(Certifier::sized(4, 63));
-        let [x, y]: &'static [Slot; 2] =
-            Box::leak(Box::new([1, 1].map(|stamp| Slot::new(Version::present(stamp)))));
-        // One that will hold no context while the other commits.
-        let other = {
-            let ssn = Arc::clone(&ssn);
-            spawn(move || {
+    check(20_000, || {
+        let ssn = Certifier::sized(4, 63);
+        let [x, y] = &[1, 1].map(|stamp| Slot::new(Version::present(stamp)));
+        let (one, other) = thread::scope(|scope| {
+            let other = scope.spawn(|| {
                 let committed = skew(&ssn, &x, &y, &y, &Mutex::new(()));
                 (0..2).for_each(|_| drop(ssn.begin::<&Slot>().unwrap()));
                 committed
-            })
-        };
-        let one = skew(&ssn, &x, &y, &x, &Mutex::new(()));
-        assert!(!(one && other.join().unwrap()), "a write skew");
+            });
+            (skew(&ssn, &x, &y, &x, &Mutex::new(())), other.join().unwrap())
+        });
+        assert!(!(one && other), "a write skew");
     });
 }
 
@@ -245,17 +242,16 @@ struct Moving {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    slot: &'static Moving,
+struct Place<'a> {
+    slot: &'a Moving,
     at: usize,
 }
 
 impl Moving {
-    fn leaked() -> Place {
+    fn new() -> Self {
         let places = [1, 1].map(|stamp| Slot::new(Version::present(stamp)));
         let (frozen, copied) = (AtomicBool::new(false), AtomicBool::new(false));
-        let slot = Box::leak(Box::new(Moving { places, frozen, copied, latch: Mutex::new(()) }));
-        Place { slot, at: 0 }
+        Moving { places, frozen, copied, latch: Mutex::new(()) }
     }
 
     fn freeze(&self) {
@@ -274,7 +270,7 @@ impl Moving {
     }
 }
 
-impl Readable for Place {
+impl Readable for Place<'_> {
     fn pstamp(&self) -> &AtomicU64 {
         &self.slot.places[self.at].pstamp
     }
@@ -294,8 +290,8 @@ impl Readable for Place {
     }
 }
 
-impl Stamps for Place {
-    type Gap = &'static Gap;
+impl<'a> Stamps for Place<'a> {
+    type Gap = &'a Gap;
 
     fn owner(&self) -> &AtomicU64 {
         &self.slot.places[self.at].owner
@@ -317,17 +313,15 @@ impl Stamps for Place {
 /// A bit against the mark of a slot that moves: it is in the copy, or the reader sets it there.
 #[test]
 fn bits_reach_a_slot_that_moves() {
-    check(8_000, || {
-        let ssn = Arc::new(Certifier::sized(4, 63));
-        let (x, y) = (Moving::leaked(), Moving::leaked());
-        let other = {
-            let ssn = Arc::clone(&ssn);
-            spawn(move || skew(&ssn, &x, &y, &y, &x.slot.latch))
-        };
-        let mover = spawn(move || x.slot.freeze());
-        let one = skew(&ssn, &x, &y, &x, &x.slot.latch);
-        let other = other.join().unwrap();
-        mover.join().unwrap();
+    check(20_000, || {
+        let ssn = Certifier::sized(4, 63);
+        let slots = [Moving::new(), Moving::new()];
+        let [x, y] = [&slots[0], &slots[1]].map(|slot| Place { slot, at: 0 });
+        let (one, other) = thread::scope(|scope| {
+            let other = scope.spawn(|| skew(&ssn, &x, &y, &y, &y.slot.latch));
+            scope.spawn(|| x.slot.freeze());
+            (skew(&ssn, &x, &y, &x, &x.slot.latch), other.join().unwrap())
+        });
         assert!(!(one && other), "a write skew");
         let places = [&x.slot.places[1], &y.slot.places[0]];
         assert!(
