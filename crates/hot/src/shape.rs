@@ -18,6 +18,9 @@ use crate::tier::{Held, Home, HotTier};
 /// Words of a leaf, on average over two neighbours, up to which these share what they have. With more,
 /// leaves are rewritten more often; with less, memory is left unused.
 const FULL_WORDS: usize = 31 * BLOCK_WORDS / 32;
+/// Two neighbours share what they have while so many records like the one that comes have room in both. With fewer, long
+/// records have all of both copied for each of them; with more, memory is left unused.
+const SHARED_RECORDS: usize = 4;
 /// Words up to which the hand fills a leaf. With more, the next records split it; with less, memory is
 /// left unused.
 const FILLED_WORDS: usize = BLOCK_WORDS / 16 * 15;
@@ -131,7 +134,7 @@ impl HotTier {
             Side::Left => (other, held),
         };
         let words = left.leaf.live() + left.leaf.len() + right.leaf.live() + right.leaf.len();
-        if words + coming.words <= 2 * FULL_WORDS {
+        if words + SHARED_RECORDS * coming.words <= 2 * FULL_WORDS {
             let both = Image::of(&left).joined(&right);
             if let Some(cuts) = both.all.cuts(2, coming) {
                 return Shared::Done(self.rewrite(&both, (vec![left, right], &cuts), coming.key));

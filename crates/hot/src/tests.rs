@@ -406,6 +406,24 @@ fn room_is_reserved_given_back_and_made() {
     tier.check().unwrap();
 }
 
+/// Leaves are written again for several records each, long ones too, and are well filled all the same.
+#[test]
+fn few_leaves_are_written_again() {
+    for (length, most, bytes) in [(1_024, 0.6, 1_400), (100, 0.085, 145)] {
+        let tier = HotTier::new(1 << 30);
+        let count = (16 << 20) / length as u64;
+        let mut random = SplitMix(3);
+        for _ in 0..count {
+            let key = random.next_u64().to_be_bytes();
+            tier.put(&key, Some(value(&vec![3; length])), &mut Vec::new());
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a ratio of small numbers")]
+        let written = tier.next_generation() as f64 / count as f64;
+        assert!(written < most, "{length}: {written} leaves a record");
+        assert!(tier.bytes() / count < bytes, "{length}: {} bytes a record", tier.bytes() / count);
+    }
+}
+
 /// Short ranges enter whole or not at all: what is left out would cost their pages all the same.
 #[test]
 fn a_range_enters_whole_or_not_at_all() {
