@@ -477,6 +477,38 @@ fn a_range_enters_whole_or_not_at_all() {
     tier.check().unwrap();
 }
 
+/// Keys that share much in their leaf, and little once it has records of a neighbour: what was short is long then.
+#[test]
+fn a_range_may_become_long_while_room_is_made() {
+    let mut refused = 0;
+    for seed in 0..10 {
+        let (tier, mut random) = (HotTier::new(1 << 30), SplitMix(seed));
+        let length = 850 + random.next_u64() as usize % 150;
+        let long = |number: u64| [&vec![b'k'; length][..], &number.to_be_bytes()].concat();
+        for _ in 0..2_000 {
+            let number = random.next_u64() % 4_000;
+            let put = match random.next_u64() % 3 {
+                0 => [&[b'a' + (number % 20) as u8], &number.to_be_bytes()[..]].concat(),
+                _ => long(number * 100),
+            };
+            let bytes = vec![3; random.next_u64() as usize % 60];
+            tier.put(&put, Some(value(&bytes)), &mut Vec::new());
+            let first = random.next_u64() % 4_000 * 100;
+            let keys: Vec<_> = (1..17).map(|one| long(first + one)).collect();
+            let mut piece = Piece::default();
+            tier.range(Some(&keys[0]), Direction::Forward, usize::MAX, &mut piece);
+            let within = |key: &&Vec<u8>| piece.upper.as_ref().is_none_or(|upper| *key < upper);
+            let within = keys.iter().take_while(within);
+            let records: Vec<_> = within.map(|key| (&key[..], Some(value(b"v")))).collect();
+            let bounds = (Bound::Included(&keys[0][..]), records.last().map(|(key, _)| *key));
+            let entered = tier.admit_run(&records, bounds, piece.seen.unwrap());
+            refused += u64::from(entered == Err(Refused::Long));
+        }
+        tier.check().unwrap();
+    }
+    assert!(refused > 0, "none became long");
+}
+
 /// What a load has put was not asked for again, however often the hand meets it; what is read then was.
 #[test]
 fn a_load_proves_nothing() {

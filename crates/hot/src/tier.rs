@@ -431,7 +431,7 @@ impl HotTier {
         let words = |leaf: Leaf<'_>| new.iter().map(|entry| words_of(leaf, *entry)).sum();
         let asked: usize = words(held.leaf);
         let refused = match held.leaf.spare_words() < asked {
-            _ if asked > RUN_WORDS_MAX => Some(Refused::Long),
+            _ if new.len() > 1 && asked > RUN_WORDS_MAX => Some(Refused::Long),
             true if self.is_full() => Some(Refused::Full),
             _ => None,
         };
@@ -440,10 +440,18 @@ impl HotTier {
             return Err(refused);
         }
         let Some(first) = new.first() else { return Ok((held, 0)) };
-        let held = match held.leaf.free_words() < asked {
-            true => self.with_room(held, first.key, |leaf| words_within(leaf, &new)),
-            false => held,
-        };
+        let mut held = held;
+        loop {
+            // Keys of several leaves share less than those of one, so after a division it may be as long as a page.
+            let words = words_within(held.leaf, &new);
+            if held.leaf.free_words() >= words {
+                break;
+            }
+            if new.len() > 1 && words > RUN_WORDS_MAX {
+                return Err(Refused::Long);
+            }
+            held = self.make_room(held, words, first.key);
+        }
         let mut entered = 0;
         for entry in within(held.leaf, &new) {
             self.insert(&held, *entry);
@@ -723,6 +731,7 @@ fn entry_of<'a>(key: &'a [u8], value: Option<ValueRef<'a>>, flags: u8) -> Entry<
 /// Longest key and value together, in bytes: a quarter of a block less what bounds may take.
 pub const RECORD_BYTES_MAX: usize = 4_040;
 const _: () = assert!(cfg!(feature = "shuttle") || RECORD_BYTES_MAX / 8 < BLOCK_WORDS / 4);
-/// Most words of what enters at once: a leaf can be divided for any record.
-const RUN_WORDS_MAX: usize = if cfg!(feature = "shuttle") { BLOCK_WORDS } else { BLOCK_WORDS / 4 };
+/// Most words of several records that enter at once: a leaf can be divided for any record, so for as many words.
+const RUN_WORDS_MAX: usize =
+    if cfg!(feature = "shuttle") { BLOCK_WORDS } else { RECORD_BYTES_MAX / WORD_BYTES };
 const _: () = assert!(PRIORITY_PUT <= REFERENCE_MAX);
