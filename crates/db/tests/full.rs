@@ -197,6 +197,8 @@ fn p29_after_a_full_disk_is_opened_a_2btree_can_be_emptied() {
         Shape { memory: 2 << 20, log: 4 << 20, seed: 2, ..SHAPE },
         Shape { disk: 12 << 20, log: 1 << 20, value: 300, seed: 3, ..SHAPE },
         Shape { disk: 12 << 20, value: 300, logged: false, seed: 4, ..SHAPE },
+        // Removals would take what is left of the disk here, if nothing were reserved for them.
+        Shape { disk: 12 << 20, memory: 2 << 20, log: 4 << 20, value: 300, logged: false, ..SHAPE },
     ]);
     assert!(images >= 3 * IMAGES, "{images} images were taken inside steps");
 }
