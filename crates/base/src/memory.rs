@@ -20,6 +20,7 @@ pub struct MemoryAccount {
     most: u64,
     worth: AtomicU64,
     is_full: AtomicBool,
+    lacked: AtomicU64,
 }
 
 impl MemoryAccount {
@@ -81,6 +82,18 @@ impl MemoryAccount {
         self.worth.store(hits, Relaxed);
     }
 
+    /// Records that a write was refused for want of memory, and the target with which the component can do it. The database
+    /// may raise the target and try the write again.
+    pub fn set_lacked(&self, bytes: u64) {
+        self.lacked.fetch_max(bytes, Relaxed);
+    }
+
+    /// Returns the most bytes that writes have lacked since the last call, 0 if none did.
+    #[must_use]
+    pub fn take_lacked(&self) -> u64 {
+        self.lacked.swap(0, Relaxed)
+    }
+
     /// Records whether the target is filled and more could be used.
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Relaxed);
@@ -121,6 +134,7 @@ impl MemoryBudget {
             most: self.total().max(target),
             worth: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
+            lacked: AtomicU64::new(0),
         });
         self.accounts.lock().push(account.clone());
         account

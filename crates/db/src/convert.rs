@@ -135,9 +135,12 @@ impl Db {
             let options = KeptOptions { engine, logged: old.options.logged };
             state.make_keyspace(&old.name.get(), options)?
         };
-        let converted = self
-            .fill_copy(&handle(old.clone()), &made)
-            .and_then(|bulk| state.put_copy((&old, &original), (&new, &made), bulk));
+        let filled = {
+            let _counted = state.memory.count(made.clone());
+            self.fill_copy(&handle(old.clone()), &made)
+        };
+        let converted =
+            filled.and_then(|bulk| state.put_copy((&old, &original), (&new, &made), bulk));
         if let Err(error) = converted {
             let manifest = state.keyspaces.manifest.lock().clone();
             if manifest.keyspaces.iter().any(|entry| entry.id == new.id) {

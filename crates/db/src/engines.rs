@@ -50,6 +50,9 @@ engines! {
     /// Single records in memory over a B+tree of pages in the same order, which are written to new places: data
     /// much larger than memory, of which not even an index fits; short ranges of neighbours; large loads.
     TwoBTree = spinney_tiered::ROW,
+    /// All records in memory, in leaves that are searched without a latch: tables that fit into memory and are written
+    /// by many short transactions.
+    Iot = spinney_iot::ROW,
 }
 
 impl EngineKind {

@@ -219,8 +219,15 @@ impl State {
         keyspace: &KeyspaceState,
         key: &[u8],
         mut value: &[u8],
-        push: impl FnOnce(ValueRef<'_>) -> Result<()>,
+        mut push: impl FnMut(ValueRef<'_>) -> Result<()>,
     ) -> Result<()> {
+        let who = (&self.keyspaces, &self.runtime);
+        let mut push = |value| loop {
+            match push(value) {
+                Err(error) if error.is_full() && self.memory.lend_lacked(who, keyspace) => {}
+                pushed => return pushed,
+            }
+        };
         let length = value.len() as u64;
         if !keyspace.engine.values().is_large(key.len(), length) {
             return push(ValueRef::inline(value));

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use spinney_base::allocator::{give_back, resident_bytes};
 use spinney_base::shim::Mutex;
-use spinney_base::{MemoryBudget, Next, Runtime};
+use spinney_base::{Error, ErrorKind, MemoryBudget, Next, Result, Runtime};
 use spinney_wal::Log;
 
 use crate::governor::{Claim, Seen, Why, divide, grant};
@@ -83,10 +83,16 @@ impl HeapPause {
 /// A batch needs this many times its bytes while it is written.
 const LOAN: u64 = 2;
 
+/// A keyspace that lacks memory is lent this many bytes more than it lacks, and one part in this many.
+const LACKED_PART: u64 = 32;
+const LACKED_BYTES: u64 = 256 << 10;
+
 /// Longest wait of a batch for memory that was lent to it. What is missing then is taken beyond the
 /// budget for a moment.
 const LOAN_WAIT: Duration = Duration::from_millis(200);
 const LOAN_NAP: Duration = Duration::from_millis(1);
+/// Most steps of background work that a batch does meanwhile.
+const LOAN_HELPS_MAX: u32 = 1_000;
 
 /// The memory budget, and the right to divide it.
 #[derive(Debug)]
@@ -94,16 +100,70 @@ pub(crate) struct Memory {
     pub(crate) budget: MemoryBudget,
     /// Held while the budget is shared out.
     sharing: Mutex<()>,
+    /// Keyspaces that are being filled and are not open yet.
+    filling: Mutex<Vec<Arc<KeyspaceState>>>,
+}
+
+/// A keyspace that is counted though it is not open yet.
+#[derive(Debug)]
+pub(crate) struct Filling<'a> {
+    memory: &'a Memory,
+    keyspace: Arc<KeyspaceState>,
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        self.memory.filling.lock().retain(|other| !Arc::ptr_eq(other, &self.keyspace));
+    }
 }
 
 impl Memory {
     pub(crate) fn new(bytes: u64) -> Memory {
-        Memory { budget: MemoryBudget::new(bytes), sharing: Mutex::new(()) }
+        Memory {
+            budget: MemoryBudget::new(bytes),
+            sharing: Mutex::new(()),
+            filling: Mutex::default(),
+        }
+    }
+
+    /// Counts a keyspace that is being filled among those that share the budget.
+    pub(crate) fn count(&self, keyspace: Arc<KeyspaceState>) -> Filling<'_> {
+        self.filling.lock().push(keyspace.clone());
+        Filling { memory: self, keyspace }
+    }
+
+    /// Changes the budget.
+    ///
+    /// # Errors
+    /// `Full`: what open keyspaces keep in memory needs more.
+    pub(crate) fn set_total(&self, keyspaces: &Keyspaces, bytes: u64) -> Result<()> {
+        let _one_at_a_time = self.sharing.lock();
+        let kept: u64 = keyspaces.open.read().iter().map(|keyspace| keyspace.kept_bytes()).sum();
+        check_fits(kept, Self::shareable_of(bytes))?;
+        self.budget.set_total(bytes);
+        Ok(())
+    }
+
+    /// Checks that a keyspace that was read into memory fits beside those that are open.
+    ///
+    /// # Errors
+    /// `Full`, if it does not.
+    pub(crate) fn check_fits(&self, keyspaces: &Keyspaces, opened: &KeyspaceState) -> Result<()> {
+        let own = opened.kept_bytes();
+        if own == 0 {
+            return Ok(());
+        }
+        let open = keyspaces.open.read();
+        let kept: u64 = open.iter().map(|keyspace| keyspace.kept_bytes()).sum();
+        check_fits(own + kept, self.shareable())
     }
 
     /// Bytes of the budget that keyspaces share.
     pub(crate) fn shareable(&self) -> u64 {
-        let total = self.budget.total();
+        Self::shareable_of(self.budget.total())
+    }
+
+    fn shareable_of(total: u64) -> u64 {
         let overhead = OVERHEAD_BYTES + Self::log_bytes(total) + Self::tail_bytes(total);
         total.saturating_sub(overhead)
     }
@@ -192,17 +252,45 @@ impl Memory {
         keyspace: &KeyspaceState,
         bytes: u64,
     ) {
-        if keyspace.holds_batch(bytes) {
-            return;
+        if !keyspace.holds_batch(bytes) {
+            self.lend_all((keyspaces, runtime), keyspace, LOAN * bytes);
         }
-        let needed = LOAN * bytes;
+    }
+
+    /// Lets a keyspace have what one of its writes has lacked, which an engine says that keeps all its records in memory.
+    /// Returns whether the write may be tried again. No lock is held.
+    pub(crate) fn lend_lacked(
+        &self,
+        who: (&Keyspaces, &Runtime),
+        keyspace: &KeyspaceState,
+    ) -> bool {
+        let lacked = keyspace.memory.take_lacked();
+        let is_there = || keyspace.memory.target() >= lacked;
+        if lacked > 0 && !is_there() {
+            // So that not each write asks.
+            self.lend_all(who, keyspace, lacked + lacked / LACKED_PART + LACKED_BYTES);
+        }
+        lacked > 0 && is_there()
+    }
+
+    /// Raises the target of a keyspace to this, as far as others can give it.
+    fn lend_all(
+        &self,
+        (keyspaces, runtime): (&Keyspaces, &Runtime),
+        keyspace: &KeyspaceState,
+        needed: u64,
+    ) {
         let until = runtime.now() + LOAN_WAIT;
+        let mut helps = 0..LOAN_HELPS_MAX;
         while self.move_targets(keyspaces, false, Some((keyspace, needed))) {
             if keyspace.memory.target() >= needed || runtime.now() >= until {
                 return;
             }
+            // In simulations time stands still while this thread does the background's work.
             if !runtime.help() {
                 runtime.sleep(LOAN_NAP);
+            } else if helps.next().is_none() {
+                return;
             }
         }
     }
@@ -218,13 +306,14 @@ impl Memory {
     ) -> bool {
         let places = keyspaces.places.read();
         let _one_at_a_time = self.sharing.lock();
-        let keyspaces = keyspaces.open.read();
+        let (open, filling) = (keyspaces.open.read(), self.filling.lock());
+        let keyspaces: Vec<&Arc<KeyspaceState>> = open.iter().chain(&*filling).collect();
         let uses = |keyspace: &KeyspaceState| {
             let found = places.binary_search_by_key(&keyspace.id, |place| place.id);
             found.map_or(0, |found| Place::uses(&places[found]))
         };
         let mut claims: Vec<Claim> = Vec::with_capacity(keyspaces.len());
-        for keyspace in &*keyspaces {
+        for keyspace in &keyspaces {
             let (account, mut seen) = (&keyspace.memory, keyspace.seen_use.lock());
             if measured {
                 seen.look(uses(keyspace), account.used(), account.worth(), account.is_full());
@@ -256,11 +345,20 @@ impl Memory {
     }
 }
 
+/// Checks that records that stay in memory, with this number of bytes, fit into what keyspaces share.
+fn check_fits(kept: u64, shareable: u64) -> Result<()> {
+    if kept <= shareable {
+        return Ok(());
+    }
+    let text = "of memory are needed for keyspaces that keep all records in it, and there are";
+    Err(Error::new(ErrorKind::Full, format!("{kept} bytes {text} {shareable}")))
+}
+
 /// Lowers targets at once, and raises others by what those have given. Returns whether some memory
 /// is kept back.
 fn set_targets(
     total: u64,
-    keyspaces: &[Arc<KeyspaceState>],
+    keyspaces: &[&Arc<KeyspaceState>],
     claims: &[Claim],
     wanted: &[u64],
 ) -> bool {
@@ -303,6 +401,12 @@ impl KeyspaceState {
     fn claim(&self, seen: &Seen) -> Claim {
         let (used, target) = (self.memory.used(), self.memory.target());
         seen.claim(self.memory_floor(), used, target)
+    }
+
+    /// Bytes of what the keyspace keeps in memory always, of an engine that keeps all records there.
+    fn kept_bytes(&self) -> u64 {
+        let is_in_memory = !self.engine.capabilities().larger_than_memory;
+        if is_in_memory { self.engine.memory_floor() } else { 0 }
     }
 
     /// Bytes that the keyspace keeps whatever others want.

@@ -279,6 +279,9 @@ impl State {
         let opened =
             self.assemble(place, None, opened_at, self.memory.opening_share(&self.keyspaces));
         let keyspace = opened.map_err(lost)?;
+        self.memory
+            .check_fits(&self.keyspaces, &keyspace)
+            .inspect_err(|_| self.memory.budget.close(&keyspace.memory))?;
         kept.ready(place, &keyspace, (opened_at, self.keyspaces.recovered_to))
             .inspect_err(|_| self.memory.budget.close(&keyspace.memory))?;
         kept.set_open();
@@ -331,6 +334,7 @@ impl State {
 
     /// Does the same for a keyspace that recovery has opened: there are no jobs yet.
     pub(crate) fn add_recovered(&self, place: &Place, keyspace: Arc<KeyspaceState>) -> Result<()> {
+        self.memory.check_fits(&self.keyspaces, &keyspace)?;
         place.kept.lock().set_open();
         self.add_open(place, keyspace)
     }

@@ -39,6 +39,8 @@ const ROOM_WAIT: Duration = Duration::from_millis(1);
 const TOUCHED_APART_MAX: usize = 1024;
 /// Batches of more bytes than this are written one at a time.
 const LARGE_BATCH_BYTES: usize = 16 << 10;
+/// A write is tried at most this often because others took the memory that was lent to it.
+const LOANS_MAX: usize = 64;
 
 /// One write to one keyspace.
 #[derive(Clone)]
@@ -235,6 +237,14 @@ impl State {
         parts.values().for_each(|(keyspace, bytes)| lend(keyspace, bytes));
     }
 
+    /// Lets keyspaces have the memory that these writes have lacked; says whether all may have it now.
+    fn lend_lacked(&self, writes: &[KeyspaceWrite<'_>]) -> bool {
+        let who = (&self.keyspaces, &self.runtime);
+        let mut lent = writes.iter().map(|write| self.memory.lend_lacked(who, write.keyspace));
+        // Of a keyspace only its first write says so.
+        lent.any(|is_lent| is_lent)
+    }
+
     /// Writes operations on different keys atomically.
     pub(crate) fn write(&self, writes: &[KeyspaceWrite<'_>], durability: Durability) -> Result<()> {
         let lsn = self.write_if(writes, NOBODY, |_| true)?;
@@ -274,7 +284,17 @@ impl State {
             writes.iter().try_for_each(|write| write.keyspace.engine.check(&write.write))?;
             // Taken out while in use: code that runs meanwhile may write, too.
             let mut record = RECORD.take();
-            let result = self.write_encoded(writes, &mut record, owner, still);
+            let mut still = Some(still);
+            let mut loans = 0..LOANS_MAX;
+            let result = loop {
+                match self.write_encoded(writes, &mut record, owner, &mut still) {
+                    Err(error)
+                        if error.is_full()
+                            && self.lend_lacked(writes)
+                            && loans.next().is_some() => {}
+                    result => break result,
+                }
+            };
             if record.capacity() <= RECORD_BYTES_KEPT {
                 RECORD.set(record);
             }
@@ -287,7 +307,7 @@ impl State {
         writes: &[KeyspaceWrite<'_>],
         record: &mut Vec<u8>,
         owner: u64,
-        still: impl FnOnce(&StripeGuards<'_>) -> bool,
+        still: &mut Option<impl FnOnce(&StripeGuards<'_>) -> bool>,
     ) -> Result<Option<Lsn>> {
         if let [one] = writes {
             spinney_sync::prefetch(self.stripes.stripe(one.write.hash));
@@ -323,6 +343,7 @@ impl State {
         touch_guards(writes, owner);
         // One load for the whole batch: its place in the order of snapshots (S1).
         let newest = self.moments.newest();
+        let still = still.take().expect("what is refused for want of memory has not come so far");
         if !still(&guards) {
             drop(announced);
             guards.unlock_unchanged();

@@ -10,7 +10,9 @@ fn approximate_sizes_are_near_the_true_ones() {
     for engine in EngineKind::ALL {
         for (records, length) in [(400_u64, 50_usize), (60_000, 40), (30_000, 300)] {
             let runtime = Runtime::stepped(1);
-            let options = Options::default().memory(4 << 20).runtime(runtime.clone());
+            let is_in_memory = !engine.row().capabilities.larger_than_memory;
+            let memory = if is_in_memory { 64 << 20 } else { 4 << 20 };
+            let options = Options::default().memory(memory).runtime(runtime.clone());
             let db = Db::in_memory(options).unwrap();
             let keyspace = db.keyspace("k", engine).unwrap();
             let key = |number: u64| format!("user {number:08}");

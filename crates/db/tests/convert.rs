@@ -13,8 +13,9 @@ use spinney_io::sim::{CrashMode, Fault, SimDisk};
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
+    // An engine that keeps all records in memory takes part.
     Options::default()
-        .memory(1 << 20)
+        .memory(4 << 20)
         .log_bytes_max(2 << 20)
         .scrub_bytes_per_second(0)
         .disk(Arc::new(disk.clone()))
@@ -205,7 +206,7 @@ fn nothing_is_lost_beside_a_conversion() {
     for from in EngineKind::ALL {
         let to = other(from).next().unwrap();
         let disk = SimDisk::new(5);
-        let options = options(&disk, &Runtime::threads()).memory(4 << 20);
+        let options = options(&disk, &Runtime::threads()).memory(64 << 20);
         let db = Db::open("/db", options).unwrap();
         let main = db.keyspace("main", from).unwrap();
         fill(&main, 1, 2000);

@@ -13,7 +13,7 @@ use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{BackupOptions, Db, EngineKind, KeyspaceOptions, Options};
 use spinney_io::sim::{Fault, SimDisk};
 
-const ENGINES: [EngineKind; 3] = EngineKind::ALL;
+const ENGINES: [EngineKind; EngineKind::ALL.len()] = EngineKind::ALL;
 
 /// Names the test that a process was started for, and where.
 const CHILD: &str = "SPINNEY_TEST_CHILD";

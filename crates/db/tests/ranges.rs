@@ -1,6 +1,9 @@
 //! Ranges in both directions, over keys and records that make uncommon segments.
 #![cfg(not(feature = "shuttle"))]
 
+#[path = "common/budget.rs"]
+mod budget;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::Path;
@@ -35,7 +38,7 @@ fn agrees(keyspace: &Keyspace, model: &Model) {
 fn small(engine: EngineKind) -> (Runtime, Db, Keyspace) {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
     let options = Options::default()
-        .memory(1 << 20)
+        .memory(budget::with_records(engine, 1 << 20))
         .log_bytes_max(4 << 20)
         .disk(Arc::new(disk))
         .runtime(runtime.clone());

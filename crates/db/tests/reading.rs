@@ -2,6 +2,9 @@
 //! full disk reads, removes, checkpoints and drops; an opening for reading changes no byte.
 #![cfg(not(feature = "shuttle"))]
 
+#[path = "common/budget.rs"]
+mod budget;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +14,8 @@ use spinney_db::{
     Batch, Db, Durability, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options,
 };
 use spinney_io::sim::{CrashMode, SimDisk};
+
+use crate::budget::with_records;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -24,7 +29,8 @@ fn options(disk: &SimDisk) -> Options {
 }
 
 fn made(disk: &SimDisk, engine: EngineKind) -> (Db, Keyspace) {
-    let db = Db::open("/db", options(disk)).unwrap();
+    let options = options(disk).memory(with_records(engine, 2 << 20));
+    let db = Db::open("/db", options).unwrap();
     let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
     (db, keyspace)
 }
@@ -149,6 +155,7 @@ fn c2_a_budget_that_is_too_small_names_one_that_does() {
 fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
     let (mut writable, mut checkpointed, mut all) = (0, 0, 0);
     for engine in EngineKind::ALL {
+        let options = |disk: &SimDisk| options(disk).memory(with_records(engine, 2 << 20));
         for durability in [Durability::Sync, Durability::Buffered] {
             for step in (0..25u64).step_by(2) {
                 let capacity = (1 << 20) + step * 253_000;
@@ -236,7 +243,8 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
 fn c1_tidying_on_a_full_disk_leaves_the_reserve() {
     for engine in EngineKind::ALL {
         let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
-        let db = Db::open("/db", options(&disk).runtime(runtime.clone())).unwrap();
+        let options = options(&disk).memory(with_records(engine, 2 << 20));
+        let db = Db::open("/db", options.runtime(runtime.clone())).unwrap();
         let kept = KeyspaceOptions::default().engine(engine);
         let keyspace = db.keyspace("k", kept).unwrap();
         (0..30_000u32).for_each(|number| keyspace.insert(key(number), [7; 300]).unwrap());
@@ -292,7 +300,8 @@ fn takes_every_removal(
 ) {
     let (disk, runtime) = (SimDisk::new(seed), Runtime::stepped(seed));
     disk.set_capacity(Some(capacity));
-    let db = Db::open("/db", options(&disk).memory(memory).runtime(runtime.clone())).unwrap();
+    let options = options(&disk).memory(with_records(engine, memory));
+    let db = Db::open("/db", options.runtime(runtime.clone())).unwrap();
     let kept = KeyspaceOptions::default().engine(engine);
     let keyspace = db.keyspace("k", kept).unwrap();
     let context = format!("{engine} {batch} {seed} {memory} {capacity}");

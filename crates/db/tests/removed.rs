@@ -5,6 +5,9 @@
 #[path = "common/first_read.rs"]
 mod first_read;
 
+#[path = "common/budget.rs"]
+mod budget;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +49,7 @@ impl World {
     fn open(engine: EngineKind, memory: u64, disk: SimDisk) -> World {
         let runtime = Runtime::stepped(1);
         let options = Options::default()
-            .memory(memory)
+            .memory(budget::with_records(engine, memory))
             .scrub_bytes_per_second(0)
             .disk(Arc::new(disk.clone()))
             .runtime(runtime.clone());

@@ -10,7 +10,7 @@ use spinney_db::{BackupOptions, Db, Durability, EngineKind, KeyspaceOptions, Opt
 use spinney_io::machine_memory_bytes;
 use spinney_io::sim::SimDisk;
 
-const ENGINES: [EngineKind; 3] = EngineKind::ALL;
+const ENGINES: [EngineKind; EngineKind::ALL.len()] = EngineKind::ALL;
 
 /// Names where a process works that was started for one test.
 const CHILD: &str = "SPINNEY_TEST_CHILD";

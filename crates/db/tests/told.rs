@@ -4,6 +4,9 @@
 #![cfg(not(feature = "shuttle"))]
 #![expect(unsafe_code, reason = "a process is forked")]
 
+#[path = "common/budget.rs"]
+mod budget;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,9 +19,14 @@ use spinney_db::{
 use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
+use budget::with_records;
+
+/// With that, most records are not in memory, but where an engine keeps all there.
+const MEMORY: u64 = 2 << 20;
+
 fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
     Options::default()
-        .memory(2 << 20)
+        .memory(MEMORY)
         .log_bytes_max(2 << 20)
         .disk(Arc::new(disk.clone()))
         .runtime(runtime.clone())
@@ -51,7 +59,8 @@ fn e1_a_verification_counts_what_a_scan_finds() {
         for seed in 0..6 {
             let disk = SimDisk::new(seed);
             let runtime = Runtime::stepped(seed);
-            let db = Db::open("/db", options(&disk, &runtime)).unwrap();
+            let memory = with_records(engine, MEMORY);
+            let db = Db::open("/db", options(&disk, &runtime).memory(memory)).unwrap();
             let made = KeyspaceOptions::default().engine(engine).logged(logged);
             let keyspaces = ["a", "b"].map(|name| db.keyspace(name, made.clone()).unwrap());
             let mut random = SplitMix(seed);
@@ -88,7 +97,8 @@ fn e1_a_verification_counts_what_a_scan_finds() {
             assert!(counts(&db, &keyspaces) > 500);
             drop((keyspaces, db));
             for _ in 0..2 {
-                let db = open(&crashed);
+                let options = options(&crashed, &Runtime::stepped(1)).memory(memory);
+                let db = Db::open("/db", options).unwrap();
                 let keyspaces = ["a", "b"].map(|name| db.existing_keyspace(name).unwrap());
                 assert!(counts(&db, &keyspaces) > 500);
                 db.close().unwrap();
@@ -102,7 +112,8 @@ fn e1_a_verification_counts_what_a_scan_finds() {
 fn e1_a_verification_tells_how_far_it_is() {
     for engine in EngineKind::ALL {
         let disk = SimDisk::new(1);
-        let db = open(&disk);
+        let options = options(&disk, &Runtime::stepped(1));
+        let db = Db::open("/db", options.memory(with_records(engine, MEMORY))).unwrap();
         let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
         (0..3000).for_each(|number| keyspace.insert(key(number), [1; 300]).unwrap());
         db.checkpoint().unwrap();

@@ -175,7 +175,8 @@ pub trait Bulk: Debug {
     ///
     /// # Errors
     /// `InvalidArgument` when its key does not follow the one before or it is too large; `Full`,
-    /// `Poisoned` or `Io`. The load is to be dropped then.
+    /// `Poisoned` or `Io`. The load is to be dropped then; only where the engine has told its account what it lacks
+    /// ([`MemoryAccount::set_lacked`](spinney_base::MemoryAccount::set_lacked)), nothing has changed.
     fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()>;
 
     /// Makes all records visible and durable at once. It is called while no write and no checkpoint

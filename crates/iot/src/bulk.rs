@@ -124,17 +124,18 @@ impl Bulk for Loading<'_> {
         if last.is_some_and(|last| last >= key) {
             return Err(Error::invalid("keys of a bulk load ascend"));
         }
+        let is_enough = self.some.bytes() >= GATHERED_BYTES;
+        if is_enough {
+            // Before anything changes: it is tried again once there is memory.
+            let reserved = self.keyspace.reserve(self.some.bytes() as u64)?;
+            self.keyspace.memory.release(reserved);
+        }
         if value.large {
             self.loaded.push(value.bytes)?;
         }
         let of_key = |out: &mut Vec<u8>| out.extend_from_slice(key);
         self.some.push((flags_of(value), 0), of_key, |out| out.extend_from_slice(value.bytes));
-        if self.some.bytes() < GATHERED_BYTES {
-            return Ok(());
-        }
-        let reserved = self.keyspace.reserve(self.some.bytes() as u64)?;
-        self.keyspace.memory.release(reserved);
-        self.make_leaves(false)
+        if is_enough { self.make_leaves(false) } else { Ok(()) }
     }
 
     fn install(mut self: Box<Self>, number: SnapshotNumber) -> Result<()> {

@@ -15,7 +15,8 @@
 //!
 //! **A full disk.** Where the images that have changed do not fit, those that were written are published with the redo
 //! LSN of the slot before, which frees the old ones: a step (rule P29). Fresh leaves are written before others, because
-//! a slot names an image of each.
+//! a slot names an image of each. Where a step frees nothing, images take from the reserve, once the places of a step were
+//! taken from it: otherwise what they take could not be published.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Lsn, PageNumber, Result, probe};
@@ -27,7 +28,7 @@ use spinney_leaf::{Bounds, Records};
 
 use crate::engine::Iot;
 use crate::image::{IMAGE, Payload, encode, order_of};
-use crate::place::Place;
+use crate::place::{PLACE_BYTES, Place};
 use crate::tree::{Held, Home};
 
 /// Leaves that are copied and written together: at most 1 MiB. With more, a checkpoint takes more memory; with fewer,
@@ -42,6 +43,8 @@ const FRESH_MAX: usize = 32;
 
 /// Places allocated beyond those that were missing when bounds were held still.
 const SPARE: usize = 4;
+/// Places that a page of a payload names, at least.
+const PLACES_OF_PIECE: u64 = (PAGE_BYTES / 2 / PLACE_BYTES) as u64;
 
 /// Which leaves a walk writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +55,32 @@ enum Which {
 
 /// A walk through all leaves.
 #[derive(Debug)]
-struct Walk {
+struct Walk<'i> {
     which: Which,
     /// Where it continues; `None` at the end.
     at: Option<Vec<u8>>,
     at_once: usize,
     written: usize,
+    /// Places for a step, once images take from the reserve.
+    kept: Option<Kept<'i>>,
 }
 
-impl Walk {
-    fn new(which: Which) -> Walk {
-        Walk { which, at: Some(Vec::new()), at_once: AT_ONCE, written: 0 }
+impl Walk<'_> {
+    fn new(which: Which) -> Self {
+        Walk { which, at: Some(Vec::new()), at_once: AT_ONCE, written: 0, kept: None }
+    }
+}
+
+/// Places that are free again when it is dropped.
+#[derive(Debug)]
+struct Kept<'i> {
+    iot: &'i Iot,
+    places: Vec<Place>,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.places.iter().for_each(|place| self.iot.store().release(place.owned().0));
     }
 }
 
@@ -209,14 +227,15 @@ impl Iot {
 
     /// Writes the next leaves of a walk, if it has not ended. Returns whether it goes further. The caller holds
     /// `publishing`.
-    fn advance(&self, walk: &mut Walk) -> Result<bool> {
+    fn advance<'i>(&'i self, walk: &mut Walk<'i>) -> Result<bool> {
         let gone = std::mem::take(&mut *self.tree.gone.lock());
         gone.into_iter().for_each(|place| self.let_go(place));
         let Some(from) = walk.at.take() else { return Ok(false) };
         let (which, at_once) = (walk.which, walk.at_once);
-        // What may wait leaves room for a step.
         let some = || self.write_some(&from, which, at_once);
-        let some = if which == Which::Changed { without_reserve(some) } else { some() };
+        // What may wait leaves room for a step.
+        let is_sparing = which == Which::Changed && walk.kept.is_none();
+        let some = if is_sparing { without_reserve(some) } else { some() };
         match some {
             Ok((next, count)) => {
                 walk.at = next;
@@ -224,8 +243,7 @@ impl Iot {
             }
             Err(error) if !error.is_full() => return Err(error),
             Err(error) => {
-                let is_small = at_once == AT_ONCE_FULL;
-                if is_small && !(which == Which::Changed && self.step()?) {
+                if at_once == AT_ONCE_FULL && !self.has_made_room(walk)? {
                     return Err(error);
                 }
                 walk.at_once = AT_ONCE_FULL;
@@ -233,6 +251,29 @@ impl Iot {
             }
         }
         Ok(walk.at.is_some())
+    }
+
+    /// Makes room for a walk that found none for one leaf. Returns whether there may be some now.
+    fn has_made_room<'i>(&'i self, walk: &mut Walk<'i>) -> Result<bool> {
+        if walk.which == Which::Fresh {
+            return Ok(false);
+        }
+        let has_taken = walk.kept.take().is_some();
+        if self.step()? {
+            return Ok(true);
+        }
+        if !has_taken {
+            walk.kept = Some(self.keep_step()?);
+        }
+        Ok(!has_taken)
+    }
+
+    /// Takes the places of a step, from the reserve where there is no other room.
+    fn keep_step(&self) -> Result<Kept<'_>> {
+        let mut kept = Kept { iot: self, places: Vec::new() };
+        let count = usize::try_from(self.pages_of_step() >> WIDE_ORDER_MAX).expect("there are few");
+        self.take_spare(&mut kept.places, count)?;
+        Ok(kept)
     }
 
     /// Writes some leaves from a key on. Returns where to go on, and how many there were.
@@ -456,7 +497,14 @@ impl Iot {
 
     /// Returns the disk space of the smallest step, in bytes.
     pub(crate) fn bytes_of_step(&self) -> u64 {
-        let leaves = self.tree.changed().min((AT_ONCE_FULL + SPARE) as u64);
-        leaves * (PAGE_BYTES << WIDE_ORDER_MAX) as u64
+        let is_empty = self.tree.changed() == 0;
+        if is_empty { 0 } else { self.pages_of_step() * PAGE_BYTES as u64 }
+    }
+
+    /// Returns the pages of a step: of a leaf, of those that are split meanwhile, and of the payload.
+    fn pages_of_step(&self) -> u64 {
+        let payload = self.tree.leaves() / PLACES_OF_PIECE + 1;
+        let leaves = self.tree.leaves().min((AT_ONCE_FULL + SPARE) as u64);
+        ((leaves << WIDE_ORDER_MAX) + payload).next_multiple_of(1 << WIDE_ORDER_MAX)
     }
 }

@@ -33,10 +33,6 @@
 //! `bulk`, `kept` (snapshots), `maintain`, `salvage`.
 //!
 //! **Differs from the design** of transactions so far: slots of records have no versions yet.
-//!
-//! **The database has no row of it yet.** `git apply crates/iot/row.patch` adds it, with memory that is lent to its writes, its
-//! tests and its documents; golden files are written by `SPINNEY_WRITE_GOLDEN=DIRECTORY cargo test -p spinney --test golden
-//! iot_opens`. What stands in the way: on a disk that is full it takes much fewer records than others.
 
 #![forbid(unsafe_code)]
 

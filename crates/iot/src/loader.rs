@@ -28,6 +28,7 @@ impl Iot {
         let named = self.named.lock().clone();
         let mut owned: Vec<_> = self.values.owned().collect();
         let Some(payload) = &*named else { return self.store().adopt(&owned).map(drop) };
+        self.check_memory(payload.places.len() as u64)?;
         owned.extend(payload.places.iter().map(|place| place.owned()));
         let (index, mut expected, mut of_leaves) = (Index::new(), Some(Vec::new()), Named::new());
         for places in payload.places.chunks(READ_AT_ONCE) {

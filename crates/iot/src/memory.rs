@@ -16,6 +16,9 @@ use crate::leaf::BLOCK_BYTES;
 pub(crate) const RECORD_OVERHEAD: u64 = 72;
 /// What leaves are full of on average is half of them or more, so a record takes twice its bytes at most.
 const UNUSED: u64 = 2;
+/// Bytes that a keyspace may have whatever its target is: some leaves, where more keyspaces are in use than the budget has
+/// shares for.
+const LEAST_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 /// One part in this many of the memory is left to what must not wait: splits of writes that were prepared.
 const RESERVE_PART: u64 = 64;
 /// Leaves are joined for want of memory once more records were removed than one for this number of leaves. With more, writers look at
@@ -68,10 +71,24 @@ impl Iot {
         // So that whoever divides memory knows at once.
         self.follow_memory();
         self.context.memory.set_full(true);
+        self.context.memory.set_lacked(self.needed(reserved));
         let (needed, target) = (self.needed(reserved), self.context.memory.target());
         let path = self.context.path();
         let text = format!("{needed} bytes of memory are needed, and there are {target}");
         Err(Error::new(ErrorKind::Full, format!("{}: {text}", path.display())))
+    }
+
+    /// Checks that so many leaves fit into the whole budget, before they are read.
+    ///
+    /// # Errors
+    /// `Full`, naming the bytes that are needed.
+    pub(crate) fn check_memory(&self, leaves: u64) -> Result<()> {
+        let (needed, most) = (leaves * BLOCK_BYTES as u64, self.context.memory.most());
+        if needed <= most {
+            return Ok(());
+        }
+        let text = format!("{needed} bytes of memory are needed, and the budget is {most}");
+        Err(Error::new(ErrorKind::Full, format!("{}: {text}", self.context.path().display())))
     }
 
     /// Returns the bytes of memory with which the reserved ones are there.
@@ -81,7 +98,7 @@ impl Iot {
     }
 
     fn has_room(&self, reserved: u64) -> bool {
-        self.needed(reserved) <= self.context.memory.target()
+        self.needed(reserved) <= self.context.memory.target().max(LEAST_BYTES)
     }
 
     /// Joins leaves that are not full, if enough records were removed since that was done last. Returns whether any were.

@@ -63,6 +63,10 @@ impl World {
 
     pub(crate) fn on(disk: SimDisk, memory: u64, is_logged: bool) -> World {
         let engine = Iot::create(context(&disk, memory, is_logged), Lsn::ZERO).unwrap();
+        World::made(disk, engine, is_logged)
+    }
+
+    fn made(disk: SimDisk, engine: Iot, is_logged: bool) -> World {
         engine.end_structure_replay().unwrap();
         engine.end_replay().unwrap();
         disk.sync_dir(Path::new("/db")).unwrap();

@@ -70,6 +70,15 @@ impl Kept {
         transacts.then_some(first % 2 == 1)
     }
 
+    /// Bytes of memory beside what a run gives: what the records of a run take where an engine keeps all of them there.
+    fn memory_beside(&self) -> u64 {
+        match self {
+            Kept::ByOne(engine) if engine.row().capabilities.larger_than_memory => 0,
+            Kept::ByOne(_) => 16 << 20,
+            Kept::ByEach(_) => 4 << 20,
+        }
+    }
+
     fn count(&self, writes: &[Write]) {
         if let Kept::ByEach(mixed) = self {
             let mut engines = writes.iter().map(|write| EveryEngine::engine(&write.keyspace));
@@ -132,7 +141,7 @@ impl Product for Spinney {
         config: &Config,
         to: &Path,
     ) -> Result<Option<bool>> {
-        salvage(disk, runtime, config, to)
+        salvage(&Kept::ByOne(self.0), disk, runtime, config, to)
     }
 
     fn knobs(&self, seed: u64) -> Knobs {
@@ -189,7 +198,7 @@ impl Product for EveryEngine {
         config: &Config,
         to: &Path,
     ) -> Result<Option<bool>> {
-        salvage(disk, runtime, config, to)
+        salvage(&Kept::ByEach(self.mixed.clone()), disk, runtime, config, to)
     }
 
     fn rewrites_pages(&self) -> bool {
@@ -207,7 +216,8 @@ fn open(
     runtime: Runtime,
     config: &Config,
 ) -> Result<Box<dyn Database>> {
-    let options = options(disk.clone(), runtime, config);
+    let beside = kept.memory_beside();
+    let options = options(disk.clone(), runtime, config).memory(config.memory_bytes + beside);
     let db = Db::open(&config.path, options)?;
     let (keyspaces, snapshots) = (RwLock::default(), AtomicU64::new(0));
     let database = SpinneyDatabase { kept, db, disk, keyspaces, knobs: config.knobs, snapshots };
@@ -218,12 +228,15 @@ fn open(
 }
 
 fn salvage(
+    kept: &Kept,
     disk: Arc<dyn Disk>,
     runtime: Runtime,
     config: &Config,
     to: &Path,
 ) -> Result<Option<bool>> {
-    let report = Db::salvage(&config.path, to, options(disk, runtime, config))?;
+    let memory = config.memory_bytes + kept.memory_beside();
+    let options = options(disk, runtime, config).memory(memory);
+    let report = Db::salvage(&config.path, to, options)?;
     if !report.is_whole() {
         eprintln!("{report:#?}");
     }
@@ -241,7 +254,6 @@ fn options(disk: Arc<dyn Disk>, runtime: Runtime, config: &Config) -> Options {
     };
     Options::default()
         .park_after(park_after)
-        .memory(config.memory_bytes)
         .log_bytes_max(config.log_bytes_max)
         .torn_writes(torn)
         .disk(disk)
@@ -468,7 +480,7 @@ impl Database for SpinneyDatabase {
     }
 
     fn set_memory(&self, bytes: u64) -> Result<()> {
-        self.db.set_memory(bytes)
+        self.db.set_memory(bytes + self.kept.memory_beside())
     }
 
     fn memory(&self) -> Option<(u64, u64)> {

@@ -8,6 +8,11 @@ fn options() -> Options {
     Options::default().memory(4 << 20).log_bytes_max(4 << 20).durability(Durability::Buffered)
 }
 
+/// A budget: with what all records take beside it, for an engine that keeps them in memory.
+fn memory(engine: EngineKind, bytes: u64) -> u64 {
+    if engine.row().capabilities.larger_than_memory { bytes } else { bytes + (32 << 20) }
+}
+
 fn key(number: u32) -> Vec<u8> {
     format!("key{:08}", u64::from(number).wrapping_mul(2_654_435_761) % 100_000_000).into_bytes()
 }
@@ -19,6 +24,7 @@ fn data_larger_than_memory_comes_back() {
 
 fn comes_back(engine: EngineKind) {
     let directory = tempfile::tempdir().unwrap();
+    let options = || options().memory(memory(engine, 4 << 20));
     let count = 80_000u32;
     let value = |number: u32, round: u32| vec![(number ^ round) as u8; 80];
     {
@@ -197,7 +203,7 @@ fn holds_what_threads_insert(engine: EngineKind) {
     const EACH: u32 = 6_000;
     let directory = tempfile::tempdir().unwrap();
     let options = Options::default()
-        .memory(limits::MEMORY_BYTES_MIN)
+        .memory(memory(engine, limits::MEMORY_BYTES_MIN))
         .durability(Durability::Buffered)
         .torn_writes(TornWrites::Assume4k);
     let db = Db::open(directory.path(), options).unwrap();
@@ -234,7 +240,7 @@ fn scans_beside_reorganizations_see_what_memory_knows() {
 fn scans_beside_background_work(engine: EngineKind) {
     let directory = tempfile::tempdir().unwrap();
     let options = Options::default()
-        .memory(limits::MEMORY_BYTES_MIN)
+        .memory(memory(engine, limits::MEMORY_BYTES_MIN))
         .durability(Durability::Buffered)
         .torn_writes(TornWrites::Assume4k);
     let db = Db::open(directory.path(), options).unwrap();

@@ -6,7 +6,7 @@
 //! * `v2`, `v2-log`: what pages, structure records and checkpoints have come to say since; the
 //!   version of the whole, in the manifest, is still 1.
 //! * `turtle`: keyspaces of that engine, as first released.
-//! * `2btree`: keyspaces of that engine; not released yet.
+//! * `2btree`, `iot`: keyspaces of these engines; not released yet.
 //!
 //! `v2` has segments of several pages with models of both kinds, overflow pages, staged pages, large
 //! values, and a tail of the log with records of users; the tail of `v2-log` has changes of structure,
@@ -14,7 +14,7 @@
 //!
 //! `turtle` has leaves below a node with a segment above them that overwrites and removes some of
 //! what they have, large values, and a tail of the log that lies in `wal-tail`. `2btree` was given the same: leaves
-//! below an inner node, and records above them in an image.
+//! below an inner node, and records above them in an image. `iot` has images of leaves.
 //!
 //! Each holds a clean checkpoint with a tail of the log above it, as a killed process leaves them:
 //! opening replays.
@@ -136,7 +136,7 @@ fn main_records(keys: impl Iterator<Item = u64>, length: usize) -> Told {
     keys.map(|key| (0, number(key), Some(vec![fill(key); length]))).collect()
 }
 
-/// The writes of the keyspaces of `turtle` and `2btree`.
+/// The writes of the keyspaces of later engines.
 fn told_turtle() -> Vec<Told> {
     let mut base = main_records((0..900).map(|key| key * 1000), 100);
     base.extend((0..400).map(|key| (1, word(key), Some(vec![7; (key % 90) as usize]))));
@@ -158,7 +158,7 @@ fn told_turtle() -> Vec<Told> {
 
 /// Whether it has keyspaces of an engine that came after the first.
 fn is_of_later_engine(version: &str) -> bool {
-    ["turtle", "2btree"].contains(&version)
+    ["turtle", "2btree", "iot"].contains(&version)
 }
 
 fn told(version: &str) -> Vec<Told> {
@@ -204,6 +204,8 @@ fn write(version: &str, directory: &Path) {
         [turtle.clone(), turtle]
     } else if version == "2btree" {
         [EngineKind::TwoBTree; 2].map(|engine| KeyspaceOptions::default().engine(engine))
+    } else if version == "iot" {
+        [EngineKind::Iot; 2].map(|engine| KeyspaceOptions::default().engine(engine))
     } else {
         let treeline = KeyspaceOptions::default();
         [treeline.clone().set("staging", "on").unwrap(), treeline]
@@ -330,8 +332,8 @@ fn pages_of<const N: usize>(file: &Path, kinds: [u8; N]) -> [usize; N] {
     kinds.map(|kind| bytes.chunks_exact(4096).filter(|page| page[8] == kind).count())
 }
 
-/// Opens the files of an engine whose leaves and nodes are blocks of these kinds.
-fn opens(version: &str, kinds: [u8; 2]) {
+/// Opens the files of an engine whose leaves are blocks of the first kind, and nodes of the others.
+fn opens<const N: usize>(version: &str, kinds: [u8; N]) {
     let mut from = golden(version);
     if let Some(directory) = std::env::var_os("SPINNEY_WRITE_GOLDEN") {
         from = Path::new(&directory).join(version);
@@ -340,8 +342,8 @@ fn opens(version: &str, kinds: [u8; 2]) {
     let work = tempfile::tempdir().unwrap();
     copy(&from, work.path());
     for file in ["keyspace-00000001.spn", "keyspace-00000002.spn"] {
-        let [leaf, node] = pages_of(&work.path().join(file), kinds);
-        assert!(leaf > 5 && node > 0, "{file}: {leaf} pages of leaves, {node} of nodes");
+        let found = pages_of(&work.path().join(file), kinds);
+        assert!(found[0] > 5 && !found.contains(&0), "{file}: {found:?} pages of leaves and nodes");
     }
     for runtime in [Runtime::stepped(1), Runtime::threads()] {
         let db = Db::open(work.path(), options().runtime(runtime)).unwrap();
@@ -372,8 +374,13 @@ fn two_btree_opens() {
 }
 
 #[test]
+fn iot_opens() {
+    opens("iot", [13]);
+}
+
+#[test]
 fn later_ones_are_copied_and_salvaged() {
-    for version in ["v2", "v2-log", "turtle", "2btree"] {
+    for version in ["v2", "v2-log", "turtle", "2btree", "iot"] {
         let work = tempfile::tempdir().unwrap();
         let place = |name: &str| work.path().join(name);
         copy(&golden(version), &place("old"));

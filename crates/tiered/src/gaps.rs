@@ -8,10 +8,12 @@
 //!
 //! A gap bit says that the tree has no record between two of the tier (rule H8), so a range whose gaps are all closed
 //! needs no page. A range begins and ends between records, and so do its gaps: the keys of its bounds come along,
-//! as what the tree says of them, mostly *known to be absent*. Ranges of more than [`RUN_MAX`] records promote
-//! nothing: as pages they take less memory.
+//! as what the tree says of them, mostly *known to be absent*. Of a range without records only its bounds do. Ranges of
+//! more than [`RUN_MAX`] records, or of more than about a page, promote nothing: as pages they take less memory.
 //!
-//! Everything enters under the moment of the one leaf of the tier that was looked at before the tree was read.
+//! Everything enters under the moment of the one leaf of the tier that was looked at before the tree was read, and under
+//! one latch: all of it, or nothing where there is no room, for a range that is there in part costs its page, too.
+//! A range that is read again counts as a use of its bounds, so they stay as long as its records do.
 
 use std::ops::Bound;
 

@@ -10,8 +10,10 @@ use spinney_base::shim::Mutex;
 use spinney_base::{Lsn, ValueRef};
 use spinney_engine::{Engine as _, OwnedValue};
 use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_io::{Reserve, Reserved};
 
 use super::{MUCH, Model, World, key};
+use crate::engine::Iot;
 
 /// A write as a log has it.
 type Logged = (Lsn, Vec<u8>, Option<OwnedValue>);
@@ -238,7 +240,7 @@ fn a_slow_checkpoint_has_all_that_was_before() {
         let world = World::on(SimDisk::new(seed), MUCH, false);
         let (mut random, mut model) = (SplitMix(seed), Model::new());
         for round in 0..3_u8 {
-            for number in 0..6000 {
+            for number in 0..20_000 {
                 let value = vec![round; draw(&mut random, 150) as usize];
                 world.put(&key(number), &value);
                 model.insert(key(number), value);
@@ -320,4 +322,58 @@ fn a_checkpoint_without_room_goes_in_steps() {
         world.after_crash().check(&model);
     }
     assert!(refused > 0 && refused < 20 && steps > 50, "{refused} were refused, {steps} steps");
+}
+
+/// A keyspace of many leaves on a disk without any room but a reserve of this many bytes.
+fn on_a_reserve(bytes: u64, had_checkpoint: bool) -> (World, Arc<Reserve>, Model) {
+    let disk = SimDisk::new(bytes);
+    let mut context = super::context(&disk, MUCH, false);
+    let reserve = Arc::new(Reserve::open(context.directory.clone()).unwrap());
+    context.directory = Arc::new(Reserved::new(reserve.clone()));
+    let world = World::made(disk, Iot::create(context, Lsn::ZERO).unwrap(), false);
+    let mut model = Model::new();
+    for version in [1].into_iter().chain(had_checkpoint.then_some(2)) {
+        for number in 0..20_000 {
+            let value = super::value(number, version);
+            world.put(&key(number), &value);
+            model.insert(key(number), value);
+        }
+        if had_checkpoint && version == 1 {
+            world.checkpoint();
+        }
+    }
+    reserve.keep(bytes).unwrap();
+    // Nor is there any in the file.
+    let store = world.engine.store().clone();
+    while store.space().free_pages > 0 {
+        store.allocate(0).unwrap();
+    }
+    world.disk.set_capacity(Some(world.disk.used()));
+    (world, reserve, model)
+}
+
+/// While a backup runs, what images have left is not free.
+#[test]
+fn p29_a_checkpoint_takes_the_reserve_where_steps_free_nothing() {
+    let (world, reserve, model) = on_a_reserve(8 << 20, true);
+    {
+        let _nothing_is_free = world.engine.store().hold();
+        world.checkpoint();
+    }
+    assert!(reserve.bytes() < 6 << 20);
+    world.after_crash().check(&model);
+}
+
+/// Images take the reserve, but leave what a step takes that frees those they replace.
+#[test]
+fn p29_a_checkpoint_leaves_room_for_its_steps() {
+    for bytes in [256 << 10, 512 << 10, 768 << 10] {
+        let (world, reserve, model) = on_a_reserve(bytes, true);
+        let checkpoints = world.engine.stats().checkpoints;
+        world.checkpoint();
+        let steps = world.engine.stats().checkpoints - checkpoints;
+        assert!(steps > 2, "{steps} steps with a reserve of {bytes}");
+        assert!(reserve.bytes() < bytes);
+        world.after_crash().check(&model);
+    }
 }

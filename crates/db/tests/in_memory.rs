@@ -1,0 +1,193 @@
+//! Keyspaces of an engine that keeps all records in memory: they grow into the budget at the cost of others' caches, and
+//! what does not fit is refused with the number of bytes that it would need.
+#![cfg(not(feature = "shuttle"))]
+
+use std::sync::Arc;
+
+use spinney_base::runtime::SplitMix;
+use spinney_base::{Error, Result, Runtime};
+use spinney_db::{Db, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options};
+use spinney_io::sim::{CrashMode, SimDisk};
+
+const MEMORY: u64 = 16 << 20;
+
+fn engines() -> impl Iterator<Item = EngineKind> {
+    EngineKind::ALL.into_iter().filter(|kind| !kind.row().capabilities.larger_than_memory)
+}
+
+struct World {
+    disk: SimDisk,
+    runtime: Runtime,
+    engine: EngineKind,
+}
+
+impl World {
+    fn new(engine: EngineKind) -> World {
+        World { disk: SimDisk::new(1), runtime: Runtime::stepped(1), engine }
+    }
+
+    fn open(&self, memory: u64) -> Result<Db> {
+        let options = Options::default()
+            .memory(memory)
+            .scrub_bytes_per_second(0)
+            .disk(Arc::new(self.disk.clone()))
+            .runtime(self.runtime.clone());
+        Db::open("/db", options)
+    }
+
+    fn make(&self, db: &Db, name: &str) -> Keyspace {
+        db.keyspace(name, KeyspaceOptions::default().engine(self.engine)).unwrap()
+    }
+
+    /// Inserts records until one is refused. Returns how many there are, and what was said.
+    fn fill(&self, main: &Keyspace, from: u64) -> (u64, Error) {
+        let mut number = from;
+        loop {
+            if let Err(error) = main.insert(key(number), [7; 100]) {
+                return (number, error);
+            }
+            number += 1;
+            if number.is_multiple_of(256) {
+                self.runtime.step();
+            }
+        }
+    }
+}
+
+/// In no order, so that leaves are as full as they are at random.
+fn key(number: u64) -> [u8; 8] {
+    SplitMix(number).next_u64().to_be_bytes()
+}
+
+/// The first two numbers of a message: bytes that are needed, and that there are.
+fn numbers(error: &Error) -> (u64, u64) {
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    let text = error.to_string();
+    let text = text.rsplit(": ").next().unwrap();
+    let mut found = text.split(' ').filter_map(|word| word.parse().ok());
+    (found.next().unwrap(), found.next().unwrap())
+}
+
+/// A keyspace whose records are all in memory takes what caches of others hold, but for their floors; then writes are
+/// refused, removals and reads are not, and what was removed gives room.
+#[test]
+fn it_grows_into_what_others_hold() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(MEMORY).unwrap();
+        let cached = db.keyspace("cached", EngineKind::TreeLine).unwrap();
+        for number in 0..100_000 {
+            cached.insert(key(number), [1; 100]).unwrap();
+            if number % 256 == 0 {
+                world.runtime.step();
+            }
+        }
+        let main = world.make(&db, "main");
+        let (count, error) = world.fill(&main, 0);
+        let (needed, there) = numbers(&error);
+        assert!(needed > there && needed < MEMORY + (1 << 20), "{error}");
+        // Keys and values alone are 108 bytes; the other keyspace keeps its floor.
+        assert!(count * 108 > MEMORY / 3, "{engine}: {count} records in {MEMORY} bytes");
+        (0..2_000).for_each(|_| _ = world.runtime.step());
+        let used = db.stats().memory_used;
+        assert!(used <= MEMORY, "{engine}: {used} bytes of {MEMORY}");
+        let (count, error) = world.fill(&main, count);
+        assert_eq!(error.kind(), ErrorKind::Full);
+        for number in 0..count {
+            assert_eq!(main.get(key(number)).unwrap().unwrap(), [7; 100]);
+        }
+        (0..count / 2).for_each(|number| main.remove(key(number)).unwrap());
+        for number in count..count + count / 4 {
+            main.insert(key(number), [8; 100]).unwrap();
+        }
+        let (next, error) = world.fill(&main, count + count / 4);
+        assert_eq!(error.kind(), ErrorKind::Full);
+        drop((main, cached, db));
+        let db = world.open(MEMORY).unwrap();
+        let main = world.make(&db, "main");
+        assert_eq!(main.iter().count() as u64, next - count / 2, "{engine}");
+    }
+}
+
+/// A budget in which the records have no room is refused, by a database that is open and by one that opens; nothing is
+/// lost.
+#[test]
+fn a_budget_without_room_is_refused() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(MEMORY).unwrap();
+        let main = world.make(&db, "main");
+        (0..30_000).for_each(|number| main.insert(key(number), [7; 100]).unwrap());
+        let (needed, there) = numbers(&db.set_memory(2 << 20).unwrap_err());
+        assert!(needed > 30_000 * 108 && there < 2 << 20, "{needed}, {there}");
+        assert_eq!(db.stats().memory_bytes, MEMORY);
+        main.insert("later", "value").unwrap();
+        db.set_memory(needed + (2 << 20)).unwrap();
+        main.insert("later still", "value").unwrap();
+        db.close().unwrap();
+        let open = || -> Result<u64> {
+            let db = world.open(2 << 20)?;
+            // A parked keyspace is opened when it is used.
+            let main = db.keyspace("main", KeyspaceOptions::default().engine(engine))?;
+            main.get("later").map(|_| 0)
+        };
+        let (needed, there) = numbers(&open().unwrap_err());
+        assert!(needed > 30_000 * 108 && there <= 2 << 20, "{needed}, {there}");
+        let db = world.open(needed + (2 << 20)).unwrap();
+        assert_eq!(world.make(&db, "main").iter().count(), 30_002, "{engine}");
+    }
+}
+
+/// What the log says is refused, too, where it does not fit, and is there with more memory.
+#[test]
+fn a_log_without_room_is_refused() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(MEMORY).unwrap();
+        let main = world.make(&db, "main");
+        (0..30_000).for_each(|number| main.insert(key(number), [7; 100]).unwrap());
+        db.flush().unwrap();
+        // Without a checkpoint.
+        let world = World { disk: world.disk.crash(CrashMode::KeepAll), ..world };
+        drop((main, db));
+        let error = world.open(2 << 20).map(drop).unwrap_err();
+        let (needed, there) = numbers(&error);
+        assert!(needed > 30_000 * 108 && there <= 2 << 20, "{error}");
+        let db = world.open(MEMORY).unwrap();
+        assert_eq!(world.make(&db, "main").iter().count(), 30_000, "{engine}");
+    }
+}
+
+/// Loads and conversions are lent what they lack, and leave nothing behind where it is not there.
+#[test]
+fn loads_grow_into_what_others_hold() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(MEMORY).unwrap();
+        let cached = db.keyspace("cached", EngineKind::TreeLine).unwrap();
+        for number in 0..100_000 {
+            cached.insert(key(number), [1; 100]).unwrap();
+            if number % 256 == 0 {
+                world.runtime.step();
+            }
+        }
+        let records = |count: u64| (0..count).map(|number| (number.to_be_bytes(), [5; 100]));
+        let main = world.make(&db, "main");
+        let error = main.bulk_load(records(200_000)).unwrap_err();
+        assert!(numbers(&error).0 > MEMORY / 2, "{error}");
+        assert_eq!(main.iter().count(), 0);
+        assert_eq!(main.bulk_load(records(70_000)).unwrap(), 70_000);
+        assert_eq!(main.iter().count(), 70_000);
+        db.drop_keyspace("main").unwrap();
+        let small = db.keyspace("small", EngineKind::Turtle).unwrap();
+        (0..70_000).for_each(|number| small.insert(key(number), [6; 100]).unwrap());
+        let small = db.convert_keyspace("small", engine).unwrap();
+        assert_eq!((small.engine(), small.iter().count()), (engine, 70_000));
+        let error = db.convert_keyspace("cached", engine).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert_eq!(cached.iter().count(), 100_000);
+        (0..2_000).for_each(|_| _ = world.runtime.step());
+        let used = db.stats().memory_used;
+        assert!(used <= MEMORY, "{engine}: {used} bytes of {MEMORY}");
+    }
+}
