@@ -212,7 +212,9 @@ impl State {
     ) -> Result<()> {
         let _no_writes = self.writers.door.write();
         self.life.check_writable()?;
-        self.moments.load(|number| bulk.install(number)).inspect_err(|error| self.note(error))?;
+        self.moments
+            .load(self.versions.certifier.clock(), |number| bulk.install(number))
+            .inspect_err(|error| self.note(error))?;
         self.log.ensure_durable(self.log.last_lsn())?;
         self.files.directory.sync()?;
         let mut manifest = self.keyspaces.manifest.lock();

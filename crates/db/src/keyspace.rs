@@ -167,6 +167,9 @@ impl Keyspace {
         let hashed = hashed(self.place.id, keys)?;
         let stamps: Vec<_> =
             hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).stamp()).collect();
+        if keyspace.has_versions {
+            hashed.iter().for_each(|(_, hash)| state.versions.note_read(*hash));
+        }
         let values = keyspace.engine.get_many(&hashed)?;
         let mut answers = Vec::with_capacity(keys.len());
         for ((value, (key, hash)), stamp) in values.into_iter().zip(hashed).zip(stamps) {
@@ -393,7 +396,8 @@ impl Keyspace {
         state.life.check_writable()?;
         keyspace.check_thawed()?;
         self.place.count_load();
-        let installed = state.moments.load(|number| bulk.install(number));
+        let installed =
+            state.moments.load(state.versions.certifier.clock(), |number| bulk.install(number));
         // A conditional write may have read before and wait at the door: no stripe was locked for what is there
         // now, so it would not look again (P4).
         state.stripes.change_all();

@@ -44,6 +44,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) name: Name,
     pub(crate) options: KeptOptions,
     pub(crate) engine: Arc<dyn Engine>,
+    /// Whether its records have versions.
+    pub(crate) has_versions: bool,
     pub(crate) memory: Arc<MemoryAccount>,
     /// Those of its place.
     pub(crate) guards: Arc<Guards>,
@@ -84,6 +86,7 @@ impl KeyspaceState {
         KeyspaceState {
             id,
             name,
+            has_versions: options.engine.row().capabilities.versions,
             options,
             engine,
             memory,

@@ -66,6 +66,7 @@ mod transaction;
 mod transaction_stats;
 mod turtle;
 mod value;
+mod versions;
 mod write;
 mod writers;
 

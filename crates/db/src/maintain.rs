@@ -57,6 +57,9 @@ impl Quiet {
     }
 }
 
+/// Cells of versions that a turn of a keyspace's job looks at.
+const COLLECTED_AT_ONCE: usize = 4096;
+
 impl State {
     /// Publishes a checkpoint of every keyspace and trims the log (P14).
     pub(crate) fn checkpoint(&self) -> Result<()> {
@@ -246,7 +249,12 @@ impl State {
         // use.
         let (state, engine, weak) = (me.clone(), keyspace.engine.clone(), Arc::downgrade(keyspace));
         let job = me.guarded(move || {
-            let next = engine.background()?;
+            let mut next = engine.background()?;
+            if let Some(versioned) = engine.versioned()
+                && versioned.collect(state.versions.horizon(), COLLECTED_AT_ONCE) > 0
+            {
+                next = Next::Again;
+            }
             let room = engine.unwritten_bytes() + engine.step_bytes();
             state.room.note_need(room);
             if next != Next::Wait(IDLE)

@@ -31,6 +31,7 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
 use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Process, Result};
 use spinney_engine::{EngineSnapshot, SnapshotNumber};
+use spinney_ssn::{Clock, Stamp};
 
 use crate::keyspace_state::KeyspaceState;
 use crate::place::Place;
@@ -39,6 +40,9 @@ use crate::place::Place;
 #[derive(Debug, Default)]
 pub(crate) struct Moments {
     newest: AtomicU64,
+    /// The commit stamps of versions at which numbers were stored, both ascending, as far back as the oldest snapshot
+    /// that lives.
+    stamps: Mutex<Vec<(Stamp, SnapshotNumber)>>,
     taking: Mutex<Taking>,
 }
 
@@ -81,16 +85,30 @@ impl Moments {
         SnapshotNumber(self.newest.load(SeqCst))
     }
 
-    /// Stores a number that was drawn: batches bear it from now on. The caller has closed the gates
-    /// (S3).
-    pub(crate) fn store(&self, number: SnapshotNumber) {
+    /// Returns the number of the newest snapshot that comes before a commit stamp: that is the one which such a
+    /// batch bears.
+    pub(crate) fn before(&self, stamp: Stamp) -> SnapshotNumber {
+        let stamps = self.stamps.lock();
+        let found = stamps.iter().rev().find(|(of, _)| *of < stamp);
+        found.map_or(SnapshotNumber::NONE, |(_, number)| *number)
+    }
+
+    /// Stores a number that was drawn: batches bear it from now on, those with versions if their commit stamp is
+    /// above this one. The caller has closed the gates (S3).
+    pub(crate) fn store(&self, number: SnapshotNumber, stamp: Stamp) {
+        self.stamps.lock().push((stamp, number));
         self.newest.store(number.0, SeqCst);
     }
 
     /// Lets batches bear no number if no snapshot lives.
     pub(crate) fn rest(&self, taking: &Taking) {
-        if taking.live.is_empty() {
-            self.newest.store(0, SeqCst);
+        let mut stamps = self.stamps.lock();
+        match taking.live.first_key_value() {
+            Some((oldest, _)) => stamps.retain(|(_, number)| number >= oldest),
+            None => {
+                stamps.clear();
+                self.newest.store(0, SeqCst);
+            }
         }
     }
 
@@ -100,12 +118,16 @@ impl Moments {
     }
 
     /// Loads records with a number of their own (S17). The caller has drained the door.
-    pub(crate) fn load<T>(&self, install: impl FnOnce(SnapshotNumber) -> Result<T>) -> Result<T> {
+    pub(crate) fn load<T>(
+        &self,
+        clock: &Clock,
+        install: impl FnOnce(SnapshotNumber) -> Result<T>,
+    ) -> Result<T> {
         let mut taking = self.taking.lock();
         let number = taking.draw();
         let installed = install(number)?;
         if !taking.live.is_empty() {
-            self.newest.store(number.0, SeqCst);
+            self.store(number, clock.draw());
         }
         Ok(installed)
     }

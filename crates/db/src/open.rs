@@ -152,6 +152,7 @@ pub(crate) fn assemble(
         stripes: LockTable::new(),
         writers: Writers::new(),
         moments: Arc::new(Moments::default()),
+        versions: Arc::default(),
         keyspaces: Keyspaces::new(manifest, recovered.last_lsn()),
         memory: Memory::new(options.memory),
         room: Room::new(reserve),

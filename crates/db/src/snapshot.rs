@@ -233,7 +233,13 @@ impl Source {
 
     pub(crate) fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         match self {
-            Source::Now(keyspace) => keyspace.enter()?.engine.scan(request, chunk),
+            Source::Now(keyspace) => {
+                let entered = keyspace.enter()?;
+                if entered.has_versions {
+                    keyspace.handle.state.versions.note_scan();
+                }
+                entered.engine.scan(request, chunk)
+            }
             Source::Then(snapshot) => {
                 snapshot.check_readable()?;
                 snapshot.inner.engine().scan(request, chunk)

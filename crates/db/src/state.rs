@@ -33,6 +33,7 @@ use crate::moments::Moments;
 use crate::options::Options;
 use crate::room::Room;
 use crate::scrub::Scrub;
+use crate::versions::Versions;
 use crate::writers::Writers;
 
 /// One open database.
@@ -45,6 +46,7 @@ pub(crate) struct State {
     pub(crate) stripes: LockTable,
     pub(crate) writers: Writers,
     pub(crate) moments: Arc<Moments>,
+    pub(crate) versions: Arc<Versions>,
     pub(crate) keyspaces: Keyspaces,
     pub(crate) memory: Memory,
     pub(crate) room: Room,

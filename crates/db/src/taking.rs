@@ -61,7 +61,8 @@ impl State {
         let gates = begun.and_then(|()| self.close_gates(&gated));
         // Also where it fails: no batch after this bears a lesser number than the tables there are. These
         // may have taken in the tables of earlier snapshots when the parts have gone.
-        self.moments.store(number);
+        // Transactions that come after it find out before they certify (T13).
+        self.versions.certifier.mark(|stamp| self.moments.store(number, stamp));
         let gates = gates.inspect_err(|_| self.give_up(&taking))?;
         let viewed: Result<()> = gated.iter().zip(&gates).try_for_each(|(keyspace, gate)| {
             let part = Part { engine: gate.snapshot()?, open: keyspace.clone() };

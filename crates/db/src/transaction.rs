@@ -21,6 +21,10 @@
 //!
 //! Values decide, stamps only tell where to look: a neighbour in the stripe costs a second read,
 //! not an abort.
+//!
+//! Keyspaces with versions are read at a begin stamp instead, and nothing is compared: a certifier
+//! decides at the commit ([`versions`](crate::versions), rules T9 to T13). Their ranges are guarded
+//! as others are.
 
 mod conditions;
 mod ranges;
@@ -357,6 +361,7 @@ impl Transaction {
         reads.check()?;
         let lsn = if writes.is_empty() {
             // What was read is of one moment already.
+            reads.end_reading(state)?;
             Lsn::ZERO
         } else {
             let writes: Vec<BatchWrite<'_>> = writes.iter().collect();

@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
-use spinney_engine::{Found, POINTER_BYTES_MAX, Prepared, Resident, Write};
+use spinney_engine::{
+    Cell as Stamps, Found, POINTER_BYTES_MAX, Prepared, Resident, SnapshotNumber, Write,
+};
 use spinney_io::without_reserve;
+use spinney_ssn::{Image, Transaction, reads_are_current};
 use spinney_sync::{Stamp, StripeGuards, hash_key};
 use spinney_wal::{CHECKPOINT_FULLNESS, RecordKind, Reservation, ReserveFor};
 
@@ -23,6 +26,7 @@ use crate::options::Durability;
 use crate::place::Place;
 use crate::record;
 use crate::state::State;
+use crate::versions::{Part, is_over};
 
 /// One part in this many of the memory may be taken by the log's records when they are replayed,
 /// where an engine does not replay them in bulk. Records that do not fit must be written back
@@ -86,6 +90,35 @@ impl<'a> KeyspaceWrite<'a> {
     fn bytes_with_pointer(&self) -> usize {
         self.write.key.len() + self.write.value.map_or(0, ValueRef::len)
     }
+}
+
+/// A batch that may be written.
+struct Approved {
+    /// The newest snapshot that it follows.
+    newest: SnapshotNumber,
+    /// What publishes its writes to keyspaces with versions.
+    versioned: Option<Transaction<Stamps>>,
+}
+
+/// Applies writes that the log has, those to keyspaces with versions as their owner publishes.
+fn apply_all(
+    writes: &[KeyspaceWrite<'_>],
+    (lsn, newest): (Lsn, SnapshotNumber),
+    versioned: Option<&mut Transaction<Stamps>>,
+) {
+    let apply = |KeyspaceWrite { keyspace, write, prepared }: &KeyspaceWrite<'_>| {
+        keyspace.engine.apply(write, prepared.get(), lsn, newest);
+    };
+    let Some(transaction) = versioned else { return writes.iter().for_each(apply) };
+    let of_versions = |write: &&KeyspaceWrite<'_>| write.keyspace.has_versions;
+    writes.iter().filter(|write| !of_versions(write)).for_each(apply);
+    transaction.decide();
+    let mut left = writes.iter().filter(of_versions);
+    transaction.publish(|_| {
+        let write = left.next().expect("each has its cell");
+        apply(write);
+        if write.write.value.is_some() { Image::Value } else { Image::Tombstone }
+    });
 }
 
 /// One operation of a batch, which has its own copy of key and value.
@@ -170,7 +203,8 @@ impl State {
     ) -> Result<Lsn> {
         check_operations(operations.len())?;
         self.check_ours(operations.iter().map(|operation| &*operation.place))?;
-        let lsn = self.write_all(&last_of_each(operations), NOBODY, |_| true)?.unwrap_or(Lsn::ZERO);
+        let written = self.write_all(&last_of_each(operations), NOBODY, None, |_| true)?;
+        let lsn = written.unwrap_or(Lsn::ZERO);
         self.commit(lsn, durability).map(|()| lsn)
     }
 
@@ -189,7 +223,8 @@ impl State {
         &self,
         writes: &[BatchWrite<'_>],
         owner: u64,
-        still: impl FnOnce(&StripeGuards<'_>) -> bool,
+        part: Option<&mut Part>,
+        still: impl FnMut(&StripeGuards<'_>) -> bool,
     ) -> Result<Option<Lsn>> {
         check_operations(writes.len())?;
         let entered = self.enter_all(writes.iter().map(|write| write.place))?;
@@ -201,7 +236,7 @@ impl State {
             .collect();
         self.check_batch(&writes)?;
         self.lend_for(&writes);
-        self.write_if(&writes, owner, still)
+        self.write_with(&writes, (owner, part), still)
     }
 
     fn check_batch(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
@@ -240,9 +275,11 @@ impl State {
     /// Lets keyspaces have the memory that these writes have lacked; says whether all may have it now.
     fn lend_lacked(&self, writes: &[KeyspaceWrite<'_>]) -> bool {
         let who = (&self.keyspaces, &self.runtime);
-        let mut lent = writes.iter().map(|write| self.memory.lend_lacked(who, write.keyspace));
         // Of a keyspace only its first write says so.
-        lent.any(|is_lent| is_lent)
+        let has_more = |write: &KeyspaceWrite<'_>| {
+            self.versions.relieve(write.keyspace) || self.memory.lend_lacked(who, write.keyspace)
+        };
+        writes.iter().any(has_more)
     }
 
     /// Writes operations on different keys atomically.
@@ -273,7 +310,20 @@ impl State {
         &self,
         writes: &[KeyspaceWrite<'_>],
         owner: u64,
-        still: impl FnOnce(&StripeGuards<'_>) -> bool,
+        still: impl FnMut(&StripeGuards<'_>) -> bool,
+    ) -> Result<Option<Lsn>> {
+        self.write_with(writes, (owner, None), still)
+    }
+
+    /// Does the same for a transaction, whose part over versions is certified. `still` is asked again after that.
+    ///
+    /// # Errors
+    /// `Conflict` where it cannot be certified; it is over then.
+    fn write_with(
+        &self,
+        writes: &[KeyspaceWrite<'_>],
+        (owner, mut part): (u64, Option<&mut Part>),
+        mut still: impl FnMut(&StripeGuards<'_>) -> bool,
     ) -> Result<Option<Lsn>> {
         self.life.check_writable()?;
         writes.iter().try_for_each(KeyspaceWrite::check)?;
@@ -284,10 +334,9 @@ impl State {
             writes.iter().try_for_each(|write| write.keyspace.engine.check(&write.write))?;
             // Taken out while in use: code that runs meanwhile may write, too.
             let mut record = RECORD.take();
-            let mut still = Some(still);
             let mut loans = 0..LOANS_MAX;
             let result = loop {
-                match self.write_encoded(writes, &mut record, owner, &mut still) {
+                match self.write_encoded(writes, &mut record, (owner, &mut part), &mut still) {
                     Err(error)
                         if error.is_full()
                             && self.lend_lacked(writes)
@@ -306,8 +355,8 @@ impl State {
         &self,
         writes: &[KeyspaceWrite<'_>],
         record: &mut Vec<u8>,
-        owner: u64,
-        still: &mut Option<impl FnOnce(&StripeGuards<'_>) -> bool>,
+        (owner, part): (u64, &mut Option<&mut Part>),
+        still: &mut impl FnMut(&StripeGuards<'_>) -> bool,
     ) -> Result<Option<Lsn>> {
         if let [one] = writes {
             spinney_sync::prefetch(self.stripes.stripe(one.write.hash));
@@ -341,16 +390,17 @@ impl State {
         // Before the check, too: of two writers that write into what the other has read, the second to
         // check finds its guard touched (T4).
         touch_guards(writes, owner);
-        // One load for the whole batch: its place in the order of snapshots (S1).
-        let newest = self.moments.newest();
-        let still = still.take().expect("what is refused for want of memory has not come so far");
-        if !still(&guards) {
-            drop(announced);
-            guards.unlock_unchanged();
-            writes.iter().for_each(KeyspaceWrite::cancel);
-            on_panic.armed = false;
-            return Ok(None);
-        }
+        let Approved { newest, mut versioned } = match self.approve(writes, part, || still(&guards))
+        {
+            Ok(Some(approved)) => approved,
+            refused => {
+                drop(announced);
+                guards.unlock_unchanged();
+                writes.iter().for_each(KeyspaceWrite::cancel);
+                on_panic.armed = false;
+                return refused.map(|_| None);
+            }
+        };
         let (lsn, stamp) = match &mut room {
             Some(room) => {
                 let lsn = self.log.append(room, RecordKind::User, record);
@@ -361,13 +411,70 @@ impl State {
                 (Lsn::ZERO, self.stripes.draw())
             }
         };
-        for KeyspaceWrite { keyspace, write, prepared } in writes {
-            keyspace.engine.apply(write, prepared.get(), lsn, newest);
-        }
+        apply_all(writes, (lsn, newest), versioned.as_mut());
         drop(announced);
         guards.unlock(stamp);
         on_panic.armed = false;
+        if let Some(transaction) = versioned {
+            transaction.finish();
+        }
         Ok(Some(lsn))
+    }
+
+    /// Looks for its place in the order of snapshots, whether what the writer has read is `still` so, and whether it can
+    /// be certified. `None` if it is not so; the writer may look again.
+    ///
+    /// # Errors
+    /// `Conflict`, for a transaction: it is over.
+    fn approve(
+        &self,
+        writes: &[KeyspaceWrite<'_>],
+        part: &mut Option<&mut Part>,
+        mut still: impl FnMut() -> bool,
+    ) -> Result<Option<Approved>> {
+        // One load for the whole batch: its place in the order of snapshots (S1).
+        let newest = self.moments.newest();
+        if !still() {
+            return Ok(None);
+        }
+        let Some(transaction) = self.certify(writes, part)? else {
+            return Ok(Some(Approved { newest, versioned: None }));
+        };
+        // What it read elsewhere was so when the stamp was drawn. That is drawn once.
+        if part.is_some() && !still() {
+            return Err(Error::new(ErrorKind::Conflict, "what was read has changed"));
+        }
+        let newest = self.moments.before(transaction.commit_stamp());
+        Ok(Some(Approved { newest, versioned: Some(transaction) }))
+    }
+
+    /// Certifies writes to keyspaces with versions, and what a transaction read there. Returns what is to be
+    /// published, `None` if no transaction runs that would see it.
+    fn certify(
+        &self,
+        writes: &[KeyspaceWrite<'_>],
+        part: &mut Option<&mut Part>,
+    ) -> Result<Option<Transaction<Stamps>>> {
+        let mut transaction = match part {
+            Some(part) => part.transaction.take().ok_or_else(is_over)?,
+            None if !writes.iter().any(|write| write.keyspace.has_versions) => return Ok(None),
+            None if !self.versions.are_used() => return Ok(None),
+            None => self.versions.begin_plain(),
+        };
+        let of_versions = writes.iter().filter_map(|write| {
+            let versioned = write.keyspace.engine.versioned()?;
+            Some((versioned.cell(write.write.key), write.write.hash))
+        });
+        let cells: Vec<(Stamps, u64)> = of_versions.collect();
+        let has_scanned = part.as_ref().is_some_and(|part| part.has_scanned);
+        self.versions.certify(&mut transaction, &cells, has_scanned)?;
+        let (pi, _) = transaction.pi_eta();
+        let is_mixed =
+            cells.len() < writes.len() || part.as_ref().is_some_and(|part| part.is_mixed);
+        if is_mixed && !reads_are_current(pi, transaction.commit_stamp()) {
+            return Err(Error::new(ErrorKind::Conflict, "what was read was overwritten (T10)"));
+        }
+        Ok(Some(transaction))
     }
 
     /// Lets engines make space. If one cannot, what was prepared is given back (P2).
@@ -508,6 +615,9 @@ impl State {
         self.life.check_open()?;
         keyspace.check_alive()?;
         check_key(key)?;
+        if keyspace.has_versions {
+            self.versions.note_read(hash);
+        }
         let stripe = self.stripes.stripe(hash);
         let start = out.len();
         loop {

@@ -35,6 +35,7 @@ mod scan;
 mod scrub;
 mod snapshot;
 mod stats;
+mod versioned;
 
 pub use backup::KeyspaceBackup;
 pub use compact::Compacted;
@@ -53,6 +54,7 @@ pub use spinney_extent::large_io::{CALL_BYTES as LARGE_CALL_BYTES, Pieces as Lar
 pub use spinney_extent::values::{Pin, Values};
 pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store, mend_copied_slots};
 pub use stats::{EngineStats, PagesByKind, PreImageStats, TurtleStats, VerifyReport, Watch};
+pub use versioned::{Cell, OlderImage, Versioned, copy_older};
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -72,6 +74,8 @@ pub struct Capabilities {
     pub transactions: bool,
     /// Whether data may be larger than the memory budget.
     pub larger_than_memory: bool,
+    /// Whether records have versions: transactions are certified by their stamps ([`Versioned`]).
+    pub versions: bool,
 }
 
 impl Capabilities {
@@ -81,6 +85,7 @@ impl Capabilities {
         snapshots: false,
         transactions: false,
         larger_than_memory: false,
+        versions: false,
     };
 }
 
@@ -271,6 +276,12 @@ pub trait Engine: Maintain + Send + Sync + Debug {
     /// # Errors
     /// As [`Engine::get`].
     fn make_resident(&self, key: &[u8], hash: u64) -> Result<()>;
+
+    /// Returns what an engine does for transactions that keeps versions of its records. Others are validated by
+    /// what they have read.
+    fn versioned(&self) -> Option<&dyn Versioned> {
+        None
+    }
 
     /// Appends records of the range to the chunk, in order, until the chunk is full or the range
     /// ends (rule P24). Each record has some value that its key had during the call. No key is

@@ -7,7 +7,7 @@ use spinney_extent::values::{LargeList, Loaded};
 use spinney_leaf::{Bounds, Records, separator};
 
 use crate::engine::Iot;
-use crate::leaf::{BLOCK_BYTES, BLOCK_WORDS, flags_of, words_of};
+use crate::leaf::{BLOCK_BYTES, BLOCK_WORDS, flags_of, moved, words_of};
 use crate::memory::RECORD_OVERHEAD;
 use crate::tree::{Home, Index};
 
@@ -64,7 +64,7 @@ impl<'a> Loading<'a> {
             }
             let (end, upper) = self.end_of_leaf(from);
             let bounds = Bounds { lower: &self.lower, upper: upper.as_deref() };
-            let entries = (from..end).map(|index| self.some.entry(index));
+            let entries = moved(&self.some, from..end);
             let home = self.keyspace.tree.make(bounds, entries, None);
             self.index.insert(&self.lower, home);
             made.push(home);

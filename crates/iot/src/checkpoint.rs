@@ -100,7 +100,7 @@ impl Copied {
         let (lower, upper) = held.bounds();
         let bounds = Bounds { lower: &lower, upper: upper.as_deref() };
         let mut records = Records::default();
-        held.leaf.copy(&mut records);
+        held.leaf.copy_present(&mut records);
         let home = Home::new(held.block, held.leaf.incarnation());
         iot.tree.clear_changed(held.leaf);
         held.release_unchanged();

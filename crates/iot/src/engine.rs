@@ -7,15 +7,18 @@ use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{Error, Lsn, Result, Stalls, ValueRef, probe};
 use spinney_engine::{
     Capabilities, Chunk, Engine, EngineContext, EngineSnapshot, EngineStats, Found, Maintain as _,
-    Prepared, Proving, Resident, Row, ScanRequest, SnapshotNumber, Watched, Write,
+    OlderImage, Prepared, Proving, Resident, Row, ScanRequest, SnapshotNumber, Versioned, Watched,
+    Write,
 };
 use spinney_extent::values::{LargeList, Owner};
 use spinney_extent::{Store, Values};
 use spinney_preimages::PreImages;
+use spinney_ssn::Cells;
 
 use crate::image::{IMAGE, Payload};
 use crate::memory::{Memory, RECORD_OVERHEAD};
 use crate::tree::Tree;
+use crate::versions::{Queue, bytes_of};
 
 /// The row of `iot` in the registry.
 pub const ROW: Row = Row {
@@ -49,6 +52,8 @@ pub struct Iot {
     pub(crate) values: Arc<Values>,
     pub(crate) tree: Tree,
     pub(crate) pre_images: PreImages,
+    pub(crate) cells: Arc<Cells<OlderImage>>,
+    pub(crate) queue: Queue,
     /// What the newest slot names.
     pub(crate) named: Mutex<Arc<Option<Payload>>>,
     pub(crate) memory: Memory,
@@ -109,6 +114,7 @@ impl Iot {
         it.ordered = true;
         it.transactions = true;
         it.snapshots = true;
+        it.versions = true;
         it
     };
 
@@ -148,6 +154,8 @@ impl Iot {
             values: Values::new(store, RECORD_BYTES_MAX, owner, list),
             tree: Tree::new(),
             pre_images,
+            cells: Arc::new(Cells::new(bytes_of)),
+            queue: Queue::default(),
             progress: Progress::new(redo),
             named: Mutex::new(Arc::new(None)),
             memory: Memory::default(),
@@ -220,6 +228,7 @@ impl Engine for Iot {
 
     fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn, newest: SnapshotNumber) {
         self.keep_before_put(write, newest);
+        self.keep_version(write.key);
         if let Some(pointer) = write.value.filter(|value| value.large) {
             self.values.applied(pointer.bytes, 0);
         }
@@ -241,6 +250,10 @@ impl Engine for Iot {
 
     fn make_resident(&self, _key: &[u8], _hash: u64) -> Result<()> {
         Ok(())
+    }
+
+    fn versioned(&self) -> Option<&dyn Versioned> {
+        Some(self)
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {

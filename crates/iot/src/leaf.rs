@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A *group* has the heads and slots of eight records. Heads lie in the order of the keys. Each names a slot of one
-//! line, which stays where it is while the record is in the leaf; most of a line is for versions, which come later.
-//! A slot says where the rest of its key and its value lie.
+//! line, which stays where it is while the record is in the leaf.
+//! A slot says where the rest of its key and its value lie, and in word 0 which [cell](spinney_ssn::Cells) has the
+//! record's stamps: 1 + its index, or 0. A record without a value, which only its stamps need, is *absent*.
 //!
 //! | word of the header | bits | field |
 //! |---|---|---|
@@ -54,7 +55,8 @@ const GROUP_WORDS: usize = GROUP + GROUP * SLOT_WORDS;
 const RECORDS_MAX: usize = (BLOCK_WORDS - HEADER_WORDS) / GROUP_WORDS * GROUP;
 // A slot has eight bits in a head.
 const _: () = assert!(RECORDS_MAX <= 256);
-/// The word of a slot that says where its data is.
+/// Words of a slot: its cell, and where its data is.
+const CELL: usize = 0;
 const PLACE: usize = 5;
 
 /// Bytes of a key in its head.
@@ -64,6 +66,8 @@ const NO_BOUND: usize = 0xFFFF;
 
 /// The value is the pointer to a large one.
 pub(crate) const LARGE: u8 = 1;
+/// There is no value.
+pub(crate) const ABSENT: u8 = 2;
 
 /// The image on disk lacks some changes.
 const CHANGED: u64 = 1;
@@ -125,6 +129,23 @@ impl Data {
     pub(crate) fn is_large(self) -> bool {
         self.flags & LARGE != 0
     }
+
+    /// Whether there is no value.
+    #[inline]
+    pub(crate) fn is_absent(self) -> bool {
+        self.flags & ABSENT != 0
+    }
+}
+
+/// A record with what [`Records::about`] says of it: its cell.
+pub(crate) type Moved<'e> = (Entry<'e>, u64);
+
+/// Some of the records that were copied, with their cells.
+pub(crate) fn moved(
+    records: &Records,
+    which: std::ops::Range<usize>,
+) -> impl Iterator<Item = Moved<'_>> {
+    which.map(|index| (records.entry(index), records.about(index)))
 }
 
 /// A leaf in its block. The module says who may call what.
@@ -287,6 +308,28 @@ impl<'a> Leaf<'a> {
         Data { slot, offset: field(0), suffix: field(1), value: field(2), flags }
     }
 
+    /// Returns the cell of a record.
+    pub(crate) fn cell(&self, index: usize) -> Option<u32> {
+        let slot = (self.head(index) & 0xFF) as usize;
+        let word = self.load(Self::slot_at(slot) + CELL);
+        u32::try_from(word).ok()?.checked_sub(1)
+    }
+
+    /// What [`Records::about`] says of it.
+    fn about(&self, index: usize) -> u64 {
+        self.cell(index).map_or(0, |cell| u64::from(cell) + 1)
+    }
+
+    pub(crate) fn set_cell(&self, index: usize, cell: Option<u32>) {
+        let slot = (self.head(index) & 0xFF) as usize;
+        self.store(Self::slot_at(slot) + CELL, cell.map_or(0, |cell| u64::from(cell) + 1));
+    }
+
+    /// Number of records that have a value.
+    pub(crate) fn present(&self) -> usize {
+        (0..self.len()).filter(|index| !self.data(*index).is_absent()).count()
+    }
+
     /// Returns where the data of a record is.
     #[inline]
     pub(crate) fn data(&self, index: usize) -> Data {
@@ -354,12 +397,23 @@ impl<'a> Leaf<'a> {
         HEADER_WORDS + records.div_ceil(GROUP) * GROUP_WORDS + data
     }
 
-    /// Copies all records.
+    /// Copies all records, absent ones too, each with its cell.
     pub(crate) fn copy(&self, records: &mut Records) {
         for index in 0..self.len() {
             let data = self.data(index);
-            let about = (data.flags, 0);
+            let about = (data.flags, self.about(index));
             records.push(about, |out| self.key(index, out), |out| self.value(data, out));
+        }
+    }
+
+    /// Copies the records that have a value.
+    pub(crate) fn copy_present(&self, records: &mut Records) {
+        for index in 0..self.len() {
+            let data = self.data(index);
+            if !data.is_absent() {
+                let about = (data.flags, 0);
+                records.push(about, |out| self.key(index, out), |out| self.value(data, out));
+            }
         }
     }
 }
@@ -367,7 +421,7 @@ impl<'a> Leaf<'a> {
 /// What the holder of the latch does.
 impl Leaf<'_> {
     /// Writes all of the leaf, which has room for it. Incarnation, status and image stay.
-    pub(crate) fn write<'e>(&self, bounds: Bounds<'_>, entries: impl Iterator<Item = Entry<'e>>) {
+    pub(crate) fn write<'e>(&self, bounds: Bounds<'_>, entries: impl Iterator<Item = Moved<'e>>) {
         let lower = bounds.lower.len().div_ceil(WORD_BYTES);
         let bounds_at = BLOCK_WORDS - bound_words(bounds);
         racy::store_parts(&self.words[bounds_at..], [bounds.lower, &[]]);
@@ -378,8 +432,8 @@ impl Leaf<'_> {
         let upper = bounds.upper.map_or(NO_BOUND, <[u8]>::len);
         let fields = [bounds.lower.len(), upper, bounds.prefix(), 0];
         self.store(1, fields.iter().rev().fold(0, |word, field| word << 16 | *field as u64));
-        for (index, entry) in entries.enumerate() {
-            let is_in = self.insert(index, entry);
+        for (index, moved) in entries.enumerate() {
+            let is_in = self.insert(index, moved);
             assert!(is_in, "a leaf is written with what fits into it");
         }
     }
@@ -391,7 +445,7 @@ impl Leaf<'_> {
         self.lower(&mut lower);
         let has_upper = self.upper(&mut upper);
         let bounds = Bounds { lower: &lower, upper: has_upper.then_some(&upper[..]) };
-        self.write(bounds, records.iter());
+        self.write(bounds, moved(&records, 0..records.len()));
     }
 
     /// Words between slots and data.
@@ -427,7 +481,7 @@ impl Leaf<'_> {
     }
 
     /// Adds a record that would have this index. Returns whether there was room in one piece.
-    fn insert(&self, index: usize, entry: Entry<'_>) -> bool {
+    fn insert(&self, index: usize, (entry, about): Moved<'_>) -> bool {
         let suffix = &entry.key[self.prefix_bytes()..];
         let words = data_words(suffix.len(), entry.value.len());
         let needs_group = self.field(0, 3) == 0 && self.slots().is_multiple_of(GROUP);
@@ -440,6 +494,7 @@ impl Leaf<'_> {
         racy::store_parts(&self.words[offset..], [rest, entry.value]);
         let (suffix_bytes, value) = (suffix.len(), entry.value.len());
         self.set_data(Data { slot, offset, suffix: suffix_bytes, value, flags: entry.flags });
+        self.store(Self::slot_at(slot) + CELL, about);
         let count = self.len();
         for index in (index..count).rev() {
             self.store(Self::head_at(index + 1), self.head(index));
@@ -475,7 +530,7 @@ impl Leaf<'_> {
     pub(crate) fn put(&self, index: Result<usize, usize>, entry: Entry<'_>) -> bool {
         let put = || match index {
             Ok(index) => self.replace(index, entry),
-            Err(index) => self.insert(index, entry),
+            Err(index) => self.insert(index, (entry, 0)),
         };
         if put() {
             return true;
@@ -488,13 +543,15 @@ impl Leaf<'_> {
         if self.live_with(records) - before + words > BLOCK_WORDS {
             return false;
         }
+        let mut about = 0;
         if let Ok(index) = index {
+            about = self.about(index);
             // The room of the old value counts.
             self.remove(index);
         }
         self.compact();
         let (Ok(index) | Err(index)) = index;
-        let is_in = self.insert(index, entry);
+        let is_in = self.insert(index, (entry, about));
         assert!(is_in, "there is room once it lies together");
         true
     }

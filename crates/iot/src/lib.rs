@@ -30,9 +30,9 @@
 //! that are gone, and what the preface of `tree` says.
 //!
 //! Read `leaf` first, then `tree` and `shape`, `scan`, `engine` and `memory`, `image` and `checkpoint`, `read` and `loader`,
-//! `bulk`, `kept` (snapshots), `maintain`, `salvage`.
+//! `bulk`, `kept` (snapshots), `versions`, `maintain`, `salvage`.
 //!
-//! **Differs from the design** of transactions so far: slots of records have no versions yet.
+//! **Versions** are kept of records that transactions touch, in cells beside the leaves: see `versions`.
 
 #![forbid(unsafe_code)]
 
@@ -56,5 +56,6 @@ mod shape;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod tree;
+mod versions;
 
 pub use engine::{Iot, ROW};

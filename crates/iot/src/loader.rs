@@ -11,7 +11,7 @@ use spinney_leaf::Entry;
 
 use crate::engine::Iot;
 use crate::image::Image;
-use crate::leaf::{BLOCK_WORDS, LARGE, value_of, words_of};
+use crate::leaf::{BLOCK_WORDS, LARGE, moved, value_of, words_of};
 use crate::place::Place;
 use crate::read::{READ_AT_ONCE, read_images};
 use crate::tree::Index;
@@ -76,7 +76,8 @@ impl Iot {
         if !is_leaf || words_of(bounds, lengths) > BLOCK_WORDS {
             return Err(self.is_no_neighbour(Some(&place), "an image of one leaf", bounds.lower));
         }
-        let home = self.tree.make(bounds, image.records.iter(), Some(place));
+        let home =
+            self.tree.make(bounds, moved(&image.records, 0..image.records.len()), Some(place));
         index.insert(bounds.lower, home);
         Ok(())
     }

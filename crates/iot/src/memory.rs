@@ -25,7 +25,7 @@ const RESERVE_PART: u64 = 64;
 /// all leaves more often; with less, memory stays unused.
 const REMOVED_PART: u64 = 64;
 /// Least bytes of disk that pre-images may take, however little the keyspace has.
-const SNAPSHOT_BYTES_MIN: u64 = 16 << 20;
+const SNAPSHOT_BYTES_MIN: u64 = 64 << 20;
 
 /// What a keyspace knows of its memory. Thread-safe.
 #[derive(Debug, Default)]
@@ -115,7 +115,8 @@ impl Iot {
 
     /// Counts what is used, and tells the account.
     pub(crate) fn follow_memory(&self) {
-        let others = self.tree.index_bytes() + self.values.bytes() + self.pre_images.memory_bytes();
+        let kept = self.pre_images.memory_bytes() + self.version_bytes();
+        let others = self.tree.index_bytes() + self.values.bytes() + kept;
         self.memory.others.store(others, Relaxed);
         let (account, used) = (&self.context.memory, self.used());
         let target = account.target();

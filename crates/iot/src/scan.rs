@@ -101,7 +101,7 @@ fn forward(
         Bound::Excluded(key) => leaf.search(key).map_or_else(|at| at, |at| at + 1),
         Bound::Unbounded => 0,
     };
-    for index in first..leaf.len() {
+    for index in (first..leaf.len()).filter(|index| !leaf.data(*index).is_absent()) {
         scratch.key.clear();
         leaf.key(index, &mut scratch.key);
         if request.is_past_upper(&scratch.key) {
@@ -148,7 +148,8 @@ fn reverse(
         Bound::Excluded(below) => key <= below,
         Bound::Unbounded => false,
     };
-    for index in (0..end.min(leaf.len())).rev() {
+    let present = (0..end.min(leaf.len())).rev().filter(|index| !leaf.data(*index).is_absent());
+    for index in present {
         scratch.key.clear();
         leaf.key(index, &mut scratch.key);
         if is_before(&scratch.key) {

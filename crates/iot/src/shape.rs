@@ -11,11 +11,10 @@
 use std::ops::Bound;
 
 use spinney_art::Direction;
-use spinney_base::ValueRef;
 use spinney_leaf::{Bounds, Entry, Records, separator};
 
-use crate::leaf::{BLOCK_WORDS, flags_of, words_of};
-use crate::tree::{Held, Home, Replaced, SPARSE_WORDS, Tree};
+use crate::leaf::{ABSENT, BLOCK_WORDS, Moved, moved, words_of};
+use crate::tree::{Held, Home, Replaced, SPARSE_WORDS, Tree, replaced_at};
 
 /// Words that two leaves take together at most when they are joined because one is sparse. With more, the next records split
 /// the leaf again.
@@ -27,20 +26,20 @@ const RECORD_BYTES: usize = 72;
 
 impl Tree {
     /// Puts a record for which its leaf has no room: one half of the leaf moves to a new block.
-    pub(crate) fn split(&self, held: Held<'_>, key: &[u8], value: ValueRef<'_>) -> Replaced {
-        let before = held.leaf.len();
+    pub(crate) fn split(&self, held: Held<'_>, entry: Entry<'_>) -> Replaced {
         let (lower, upper) = held.bounds();
-        let (all, replaced) = with(&held, key, value);
+        let (all, replaced) = with(&held, entry);
         let bounds = Bounds { lower: &lower, upper: upper.as_deref() };
-        let ascends = upper.is_none() && all.key(all.len() - 1) == key;
+        let ascends = upper.is_none() && all.key(all.len() - 1) == entry.key;
         let (cut, middle) = cut(&all, bounds, ascends);
         let right = Bounds { lower: &middle, ..bounds };
-        let home = self.make(right, (cut..all.len()).map(|index| all.entry(index)), None);
+        let home = self.make(right, moved(&all, cut..all.len()), None);
         let new = self.latch(home.block());
         self.index.load().insert(&middle, home);
         let left = Bounds { upper: Some(&middle), ..bounds };
-        self.rewrite(&held, left, (0..cut).map(|index| all.entry(index)));
-        self.count_records(before, all.len());
+        self.rewrite(&held, left, moved(&all, 0..cut));
+        let is_there = entry.flags & ABSENT == 0;
+        self.count_records(usize::from(replaced.was_there), usize::from(is_there));
         drop(new);
         replaced
     }
@@ -50,7 +49,7 @@ impl Tree {
         &self,
         held: &Held<'_>,
         bounds: Bounds<'_>,
-        entries: impl Iterator<Item = Entry<'e>>,
+        entries: impl Iterator<Item = Moved<'e>>,
     ) {
         held.leaf.write(bounds, entries);
         held.leaf.set_fresh();
@@ -113,7 +112,7 @@ impl Tree {
             return Err(held);
         }
         self.index.load().remove(&middle);
-        self.rewrite(&held, bounds, all.iter());
+        self.rewrite(&held, bounds, moved(&all, 0..all.len()));
         let image = self.discard(right);
         self.gone.lock().extend(image);
         Ok(())
@@ -151,39 +150,27 @@ pub(crate) struct Joined {
 }
 
 /// Copies the records of a leaf with one more, or with another value of one.
-fn with(held: &Held<'_>, key: &[u8], value: ValueRef<'_>) -> (Records, Replaced) {
-    let leaf = held.leaf;
-    let (Ok(place) | Err(place)) = leaf.search(key);
-    let (mut all, mut replaced) = (Records::default(), Replaced::default());
-    let mut is_put = false;
-    let put = |all: &mut Records| {
-        let key = |out: &mut Vec<u8>| out.extend_from_slice(key);
-        all.push((flags_of(value), 0), key, |out| out.extend_from_slice(value.bytes));
+fn with(held: &Held<'_>, entry: Entry<'_>) -> (Records, Replaced) {
+    let (leaf, found) = (held.leaf, held.leaf.search(entry.key));
+    let (mut before, mut all) = (Records::default(), Records::default());
+    leaf.copy(&mut before);
+    let push = |all: &mut Records, entry: Entry<'_>, cell: u64| {
+        let key = |out: &mut Vec<u8>| out.extend_from_slice(entry.key);
+        all.push((entry.flags, cell), key, |out| out.extend_from_slice(entry.value));
     };
-    for index in 0..leaf.len() {
+    let (Ok(place) | Err(place)) = found;
+    for index in 0..before.len() {
         if index == place {
-            put(&mut all);
-            is_put = true;
-            if leaf.search(key).is_ok() {
-                let data = leaf.data(index);
-                replaced.was_there = true;
-                if data.is_large() {
-                    leaf.value(data, &mut replaced.pointer);
-                }
-                continue;
-            }
+            push(&mut all, entry, if found.is_ok() { before.about(index) } else { 0 });
         }
-        let data = leaf.data(index);
-        all.push(
-            (u8::from(data.is_large()), 0),
-            |out| leaf.key(index, out),
-            |out| leaf.value(data, out),
-        );
+        if found != Ok(index) {
+            push(&mut all, before.entry(index), before.about(index));
+        }
     }
-    if !is_put {
-        put(&mut all);
+    if place == before.len() {
+        push(&mut all, entry, 0);
     }
-    (all, replaced)
+    (all, replaced_at(leaf, found))
 }
 
 /// Returns where the second half begins, and what divides the halves. Where keys ascend, the first half stays full.

@@ -30,7 +30,7 @@ use spinney_engine::Found;
 use spinney_leaf::{Bounds, Entry};
 use spinney_sync::{Beside, Blocks, LatchGuard, Stripes, VersionLatch};
 
-use crate::leaf::{BLOCK_BYTES, BLOCK_WORDS, Leaf, flags_of};
+use crate::leaf::{ABSENT, BLOCK_BYTES, BLOCK_WORDS, Leaf, Moved, flags_of};
 use crate::place::Place;
 
 /// Words in use up to which a leaf is sparse. With more, leaves are joined and split for little; with less, removed
@@ -145,7 +145,7 @@ impl Tree {
     pub(crate) fn make<'e>(
         &self,
         bounds: Bounds<'_>,
-        entries: impl Iterator<Item = Entry<'e>>,
+        entries: impl Iterator<Item = Moved<'e>>,
         image: Option<Place>,
     ) -> Home {
         let held = self.latch(self.blocks.take());
@@ -292,6 +292,9 @@ impl Tree {
                 out.truncate(start);
                 let Ok(index) = leaf.search(key) else { return Found::Absent };
                 let data = leaf.data(index);
+                if data.is_absent() {
+                    return Found::Absent;
+                }
                 leaf.value(data, out);
                 if data.is_large() { Found::Large } else { Found::Inline }
             },
@@ -301,30 +304,46 @@ impl Tree {
 
     /// Gives a key a value.
     pub(crate) fn put(&self, key: &[u8], value: ValueRef<'_>) -> Replaced {
-        let held = self.lock(key);
-        if let Some(replaced) = self.put_held(&held, key, value) {
+        self.put_entry(Entry { key, value: value.bytes, flags: flags_of(value) })
+    }
+
+    /// Adds an absent record for a key, unless the leaf has one of it.
+    pub(crate) fn add_absent(&self, key: &[u8]) {
+        self.put_entry(Entry { key, value: &[], flags: ABSENT });
+    }
+
+    fn put_entry(&self, entry: Entry<'_>) -> Replaced {
+        let held = self.lock(entry.key);
+        if let Some(replaced) = self.put_held(&held, entry) {
             return replaced;
         }
         drop(held);
         let _alone = self.changing.lock();
         // Others may have made room meanwhile; from here on none changes bounds.
-        let held = self.lock(key);
-        match self.put_held(&held, key, value) {
+        let held = self.lock(entry.key);
+        match self.put_held(&held, entry) {
             Some(replaced) => replaced,
-            None => self.split(held, key, value),
+            None => self.split(held, entry),
         }
     }
 
-    /// Puts a record into its leaf, if there is room.
-    fn put_held(&self, held: &Held<'_>, key: &[u8], value: ValueRef<'_>) -> Option<Replaced> {
-        let index = held.leaf.search(key);
+    /// Puts a record into its leaf, if there is room. An absent one replaces none.
+    fn put_held(&self, held: &Held<'_>, entry: Entry<'_>) -> Option<Replaced> {
+        let index = held.leaf.search(entry.key);
+        let is_absent = entry.flags & ABSENT != 0;
+        if is_absent && index.is_ok() {
+            return Some(Replaced::default());
+        }
         let replaced = replaced_at(held.leaf, index);
-        let entry = Entry { key, value: value.bytes, flags: flags_of(value) };
         if !held.leaf.put(index, entry) {
             return None;
         }
+        if is_absent {
+            // No image has it.
+            return Some(replaced);
+        }
         self.mark_changed(held.leaf);
-        self.count_records(0, usize::from(index.is_err()));
+        self.count_records(usize::from(replaced.was_there), 1);
         Some(replaced)
     }
 
@@ -333,22 +352,31 @@ impl Tree {
         let held = self.lock(key);
         let index = held.leaf.search(key);
         let replaced = replaced_at(held.leaf, index);
-        let Ok(index) = index else {
+        let Some(index) = index.ok().filter(|_| replaced.was_there) else {
             held.release_unchanged();
             return replaced;
         };
-        held.leaf.remove(index);
+        if held.leaf.cell(index).is_some() {
+            let is_in = held.leaf.put(Ok(index), Entry { key, value: &[], flags: ABSENT });
+            assert!(is_in, "without a value it is shorter");
+        } else {
+            held.leaf.remove(index);
+        }
         self.mark_changed(held.leaf);
         self.count_records(1, 0);
         let is_sparse = held.leaf.live_words() < SPARSE_WORDS;
         drop(held);
         if is_sparse {
-            // Whoever changes bounds now may do it as well.
-            if let Some(_alone) = self.changing.try_lock() {
-                self.join(key, SPARSE_WORDS);
-            }
+            self.try_join(key);
         }
         replaced
+    }
+
+    /// Joins a sparse leaf, unless another thread changes bounds now: that may do it as well.
+    pub(crate) fn try_join(&self, key: &[u8]) {
+        if let Some(_alone) = self.changing.try_lock() {
+            self.join(key, SPARSE_WORDS);
+        }
     }
 
     /// Calls `see` with each leaf, latched, from the one of `from` on, until it answers false. Returns where the next
@@ -397,7 +425,7 @@ impl Tree {
         let new = all(&index);
         let before = all(&self.index.swap(Arc::new(index)));
         let records = |homes: &[Home]| -> usize {
-            homes.iter().map(|home| self.block(home.block()).0.len()).sum()
+            homes.iter().map(|home| self.block(home.block()).0.present()).sum()
         };
         self.count_records(records(&before), records(&new));
         before.iter().filter_map(|home| self.discard(self.latch(home.block()))).collect()
@@ -438,10 +466,11 @@ impl Tree {
     }
 }
 
-fn replaced_at(leaf: Leaf<'_>, index: Result<usize, usize>) -> Replaced {
-    let mut replaced = Replaced { was_there: index.is_ok(), pointer: Vec::new() };
+pub(crate) fn replaced_at(leaf: Leaf<'_>, index: Result<usize, usize>) -> Replaced {
+    let mut replaced = Replaced::default();
     if let Ok(index) = index {
         let data = leaf.data(index);
+        replaced.was_there = !data.is_absent();
         if data.is_large() {
             leaf.value(data, &mut replaced.pointer);
         }

@@ -23,7 +23,8 @@ pub const KEYSPACES: [EngineKind; EngineKind::ALL.len()] = EngineKind::ALL;
 /// How parent and child open the database.
 #[must_use]
 pub fn options() -> Options {
-    Options::default().memory(2 << 20).log_bytes_max(2 << 20)
+    // With room for all records of an engine that keeps them in memory, whatever its snapshots and transactions keep.
+    Options::default().memory(4 << 20).log_bytes_max(2 << 20)
 }
 
 /// The key of a slot.

@@ -6,7 +6,7 @@ use spinney_proving::serial::{graph, run};
 use spinney_proving::tier;
 
 /// What the records of a keyspace take where all of them are in memory.
-const RECORDS_BYTES: u64 = 4 << 20;
+const RECORDS_BYTES: u64 = 16 << 20;
 
 fn serializable(engines: &[EngineKind]) {
     let (count, operations) = if tier::is_full() { (34, 100_000) } else { (3, 3000) };

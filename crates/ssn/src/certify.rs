@@ -18,6 +18,7 @@
 //! Section 5.2 and Appendix A (`serializable_commit`) of the paper, as corrected by the preface of
 //! the crate.
 
+use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use spinney_base::Result;
@@ -28,7 +29,7 @@ use crate::clock::{Clock, STAMP_MAX, Stamp};
 use crate::context::{Contexts, Fate, Owner};
 use crate::readers;
 use crate::safe::Floor;
-use crate::stamps::{Stamps, Successor, Version, newest, visit};
+use crate::stamps::{Seen, Stamps, Successor, Version, newest};
 use crate::transaction::{AGAIN, Read, Transaction, conflict};
 
 const SPINS_BEFORE_YIELD: u32 = 32;
@@ -63,9 +64,14 @@ pub const fn reads_are_current(pi: Stamp, cstamp: Stamp) -> bool {
     pi == cstamp
 }
 
-/// What all transactions of a database share. Thread-safe.
-#[derive(Debug)]
+/// What all transactions of a database share. Thread-safe; clones share it.
+#[derive(Clone, Debug)]
 pub struct Certifier {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) floor: Floor,
     pub(crate) contexts: Contexts,
@@ -75,20 +81,23 @@ impl Certifier {
     /// Makes a certifier whose first stamp is `last + 1`.
     #[must_use]
     pub fn above(last: Stamp) -> Self {
-        let (clock, contexts) = (Clock::above(last), Contexts::default());
-        Certifier { clock, floor: Floor::default(), contexts }
+        Certifier::of(Clock::above(last), Contexts::default())
+    }
+
+    pub(crate) fn of(clock: Clock, contexts: Contexts) -> Self {
+        Certifier { shared: Arc::new(Shared { clock, floor: Floor::default(), contexts }) }
     }
 
     /// Returns the clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
-        &self.clock
+        &self.shared.clock
     }
 
     /// Returns the contexts.
     #[must_use]
     pub fn contexts(&self) -> &Contexts {
-        &self.contexts
+        &self.shared.contexts
     }
 }
 
@@ -119,7 +128,7 @@ pub(crate) enum Phase {
     Finished,
 }
 
-impl<S: Stamps> Transaction<'_, S> {
+impl<S: Stamps> Transaction<S> {
     /// Draws the commit stamp and tests that no cycle passes through this transaction. Waits for
     /// transactions that commit with smaller stamps. Before it, the caller has locked all that it
     /// locks elsewhere. After it, the caller validates node sets and reads elsewhere, asks
@@ -134,13 +143,38 @@ impl<S: Stamps> Transaction<'_, S> {
         Ok(())
     }
 
+    /// Draws the commit stamp, the first part of [`certify`](Transaction::certify). What the caller
+    /// learns after it of others that read what this transaction overwrites goes to
+    /// [`follow`](Transaction::follow).
+    ///
+    /// # Errors
+    /// `Conflict`.
+    pub fn draw(&mut self) -> Result<()> {
+        while matches!(self.phase, Phase::Running | Phase::Drawing | Phase::Stamping | Phase::Floor)
+        {
+            wait(|| self.step())?;
+        }
+        if self.phase == Phase::Conflicted { Err(conflict(AGAIN)) } else { Ok(()) }
+    }
+
+    /// Lets the transaction come after others that read at this stamp what it overwrites, and that
+    /// no cell knows of. A stamp above its own counts as the one below, so that what nothing has to
+    /// follow is never refused. Called between [`draw`](Transaction::draw) and `certify`.
+    ///
+    /// # Panics
+    /// When no commit stamp is drawn.
+    pub fn follow(&mut self, stamp: Stamp) {
+        assert!(self.cstamp > 0, "what comes before is known once the stamp is drawn");
+        self.eta = self.eta.max(stamp.min(self.cstamp - 1));
+    }
+
     /// Makes the commit final: after the log has it. No error may follow.
     ///
     /// # Panics
     /// When the transaction is not certified.
     pub fn decide(&mut self) {
         assert_eq!(self.phase, Phase::Certified, "only what is certified is decided");
-        self.certifier.contexts.decide(self.me, self.pi);
+        self.certifier.shared.contexts.decide(self.me, self.pi);
         self.phase = Phase::Publishing(0);
     }
 
@@ -161,19 +195,25 @@ impl<S: Stamps> Transaction<'_, S> {
             self.phase = Phase::Raising(0);
             return true;
         };
-        let (_, version, place) = newest(&write.slot);
-        place.keep(version, Successor { end: self.cstamp, pi: self.pi });
-        place.readers().store(0, Ordering::Release);
-        place.owner().store(self.me.publishing().word(), Ordering::Release);
+        let slot = write.slot.clone();
+        let Seen { version, .. } = newest(&slot);
+        slot.keep(version, Successor { end: self.cstamp, pi: self.pi });
+        let publishing = self.me.publishing().word();
+        slot.visit_slot(&mut |words| {
+            words.marks.readers.store(0, Ordering::Release);
+            words.owner.store(publishing, Ordering::Release);
+        });
         // The image changes after the mark is seen.
         fence(Ordering::Release);
-        let version = match install(&place) {
+        let version = match install(&slot) {
             Image::Value => Version::present(self.cstamp),
             Image::Tombstone => Version::absent(self.cstamp),
         };
-        place.pstamp().store(self.cstamp, Ordering::Release);
-        place.cstamp().store(version.word(), Ordering::Release);
-        place.owner().store(Owner::NONE.word(), Ordering::Release);
+        slot.visit_slot(&mut |words| {
+            words.marks.pstamp.store(version.stamp(), Ordering::Release);
+            words.cstamp.store(version.word(), Ordering::Release);
+            words.owner.store(Owner::NONE.word(), Ordering::Release);
+        });
         self.phase = Phase::Publishing(at + 1);
         false
     }
@@ -196,25 +236,25 @@ impl<S: Stamps> Transaction<'_, S> {
 
     /// Takes one step of the commit: each is one that another thread may come between.
     pub(crate) fn step(&mut self) -> Poll<Result<()>> {
-        let Certifier { clock, floor, contexts } = self.certifier;
         self.phase = match self.phase {
             Phase::Running => {
-                if !contexts.commit(self.me) {
+                if !self.certifier.shared.contexts.commit(self.me) {
                     return Poll::Ready(Err(self.conflict("a plain write took its place")));
                 }
                 Phase::Drawing
             }
             Phase::Drawing => {
-                self.cstamp = clock.draw();
+                self.cstamp = self.certifier.shared.clock.draw();
                 Phase::Stamping
             }
             Phase::Stamping => {
-                contexts.publish_stamp(self.me, self.cstamp);
+                self.certifier.shared.contexts.publish_stamp(self.me, self.cstamp);
                 self.pi = self.pi.min(self.cstamp);
                 Phase::Floor
             }
             Phase::Floor => {
-                self.eta = self.eta.max(ready!(floor.poll()).min(self.cstamp - 1));
+                self.eta =
+                    self.eta.max(ready!(self.certifier.shared.floor.poll()).min(self.cstamp - 1));
                 Phase::Successors(0)
             }
             Phase::Successors(at) if at < self.reads.len() => {
@@ -260,15 +300,15 @@ impl<S: Stamps> Transaction<'_, S> {
 
     /// Returns who overwrote a version that was read, with a stamp of at most `limit`.
     pub(crate) fn successor(&self, read: &Read<S>, limit: Stamp) -> Poll<Option<Successor>> {
-        let (owner, version, place) = newest(&read.slot);
+        let Seen { owner, version, .. } = newest(&read.slot);
         if version != read.version {
-            let successor = place.successor(read.version);
+            let successor = read.slot.successor(read.version);
             return Poll::Ready(Some(successor).filter(|successor| successor.end <= limit));
         }
         if owner == Owner::NONE || owner == self.me {
             return Poll::Ready(None);
         }
-        match ready!(self.certifier.contexts.fate(owner, limit)) {
+        match ready!(self.certifier.shared.contexts.fate(owner, limit)) {
             Fate::Later => Poll::Ready(None),
             Fate::Committed { c, pi } => Poll::Ready(Some(Successor { end: c, pi })),
             // It published or aborted: the slot says which.
@@ -277,7 +317,7 @@ impl<S: Stamps> Transaction<'_, S> {
     }
 
     fn fold_readers(&mut self, at: usize) -> Poll<()> {
-        let (contexts, write) = (&self.certifier.contexts, &self.writes[at]);
+        let (contexts, write) = (&self.certifier.shared.contexts, &self.writes[at]);
         let mut latest = ready!(readers::latest(contexts, self.me, &write.slot, self.cstamp));
         if let Some(gap) = &write.gap {
             latest = latest.max(ready!(readers::latest(contexts, self.me, gap, self.cstamp)));
@@ -299,22 +339,22 @@ impl<S: Stamps> Transaction<'_, S> {
     fn raise(&self, at: usize) {
         match self.reads.get(at) {
             // The pstamp of a version that was replaced is of no use.
-            Some(read) if newest(&read.slot).1 != read.version => {}
+            Some(read) if newest(&read.slot).version != read.version => {}
             Some(read) => readers::raise(&read.slot, self.cstamp),
             None => readers::raise(&self.gaps[at - self.reads.len()], self.cstamp),
         }
     }
 
     fn leave(&self) {
-        let contexts = &self.certifier.contexts;
+        let contexts = &self.certifier.shared.contexts;
         self.reads.iter().for_each(|read| readers::leave(contexts, self.me, &read.slot));
         self.gaps.iter().for_each(|gap| readers::leave(contexts, self.me, gap));
     }
 }
 
-impl<S: Stamps> Drop for Transaction<'_, S> {
+impl<S: Stamps> Drop for Transaction<S> {
     fn drop(&mut self) {
-        let contexts = &self.certifier.contexts;
+        let contexts = &self.certifier.shared.contexts;
         match self.phase {
             Phase::Finished => {}
             // A panic amid publishing. Its slots stay owned: the database is poisoned.
@@ -324,10 +364,10 @@ impl<S: Stamps> Drop for Transaction<'_, S> {
                 self.leave();
                 for write in &self.writes {
                     // Whoever wounded this transaction may own the slot now.
-                    visit(&write.slot, &mut |place| {
+                    write.slot.visit_slot(&mut |words| {
                         let (mine, none) = (self.me.word(), Owner::NONE.word());
                         let (success, failure) = (Ordering::Release, Ordering::Relaxed);
-                        let _ = place.owner().compare_exchange(mine, none, success, failure);
+                        let _ = words.owner.compare_exchange(mine, none, success, failure);
                     });
                 }
             }

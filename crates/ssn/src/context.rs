@@ -39,6 +39,9 @@ use crate::readers::OWN_BITS;
 /// index. With fewer, threads that wait between two calls would use them up; one takes 64 bytes.
 pub const CONTEXTS: usize = 1024;
 
+/// Contexts of these that transactions leave to plain writes.
+const PLAIN_CONTEXTS: usize = 64;
+
 const FREE: u64 = 0;
 const ACTIVE: u64 = 1;
 const COMMITTING: u64 = 2;
@@ -145,9 +148,12 @@ impl Contexts {
     }
 
     /// Claims the first free context for a transaction and gives it a begin stamp; `None` if all
-    /// are taken. Low indices have reader bits of their own, so they are tried first.
-    pub(crate) fn claim(&self, clock: &Clock) -> Option<(Owner, Stamp)> {
-        for (index, context) in self.contexts.iter().enumerate() {
+    /// are taken. Low indices have reader bits of their own, so they are tried first. Some contexts
+    /// are for plain writes alone, which give them back soon.
+    pub(crate) fn claim(&self, clock: &Clock, is_plain: bool) -> Option<(Owner, Stamp)> {
+        let plain = if is_plain { 0 } else { PLAIN_CONTEXTS.min(self.contexts.len() / 4) };
+        let open = self.contexts.len() - plain;
+        for (index, context) in self.contexts[..open].iter().enumerate() {
             let word = context.word.load(Ordering::Relaxed);
             if word & STATE != FREE {
                 continue;
@@ -190,7 +196,12 @@ impl Contexts {
         // The clock first: a claim that the scan misses takes its begin stamp later.
         let now = clock.now();
         let running = self.contexts[..self.high()].iter();
-        let running = running.filter(|context| context.word.load(Ordering::SeqCst) & STATE != FREE);
+        // Who is aborted sees nothing any more.
+        let sees = |context: &&Context| {
+            let state = context.word.load(Ordering::SeqCst) & STATE;
+            state != FREE && state != ABORTED
+        };
+        let running = running.filter(sees);
         running.map(|context| context.begin.load(Ordering::SeqCst)).fold(now, Stamp::min)
     }
 
@@ -217,6 +228,25 @@ impl Contexts {
     /// whether it is aborted now.
     pub(crate) fn wound(&self, owner: Owner) -> bool {
         self.leave_active(owner, ABORTED) || self.is_aborted(owner)
+    }
+
+    /// Aborts the transaction that began first, if it is still ACTIVE: what it may see takes memory that
+    /// others need. It learns so at its next call. Returns whether one was aborted.
+    ///
+    /// ```
+    /// # use spinney_ssn::{Certifier, Slot, Version};
+    /// let (ssn, slot) = (Certifier::above(10), Slot::new(Version::present(1)));
+    /// let mut transaction = ssn.begin::<&Slot>().unwrap();
+    /// assert!(ssn.contexts().abort_oldest());
+    /// assert!(transaction.note(&&slot, slot.version()).is_err());
+    /// ```
+    pub fn abort_oldest(&self) -> bool {
+        let running = (0..self.high()).map(|index| (self.at(index), &self.contexts[index]));
+        let active = running.filter(|(owner, _)| self.is_active(*owner));
+        let begun =
+            |(owner, context): (Owner, &Context)| (context.begin.load(Ordering::SeqCst), owner);
+        let oldest = active.map(begun).min_by_key(|(begin, _)| *begin);
+        oldest.is_some_and(|(_, owner)| self.wound(owner))
     }
 
     /// Enters COMMITTING. Returns false if the transaction was wounded.

@@ -4,6 +4,7 @@
 //!   versions of a key, by stamp:   v1 (A)      v2 (B)      v3 (C)
 //!   T read v2:                     B -> T      T -> C      wr; rw to the immediate next version
 //!   writers:                       A -> B      B -> C           ww
+//!   A ended before T began:        A -> T                       rt
 //! ```
 //!
 //! Checked, too: nobody overwrote another version than the immediate one before its own (no lost
@@ -17,6 +18,9 @@ use crate::Stamp;
 /// What one transaction did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Done {
+    /// Ticks of the world before it began and after it ended.
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
     pub(crate) begin: Stamp,
     pub(crate) cstamp: Stamp,
     pub(crate) committed: bool,
@@ -45,8 +49,21 @@ pub(crate) fn check(initial: &[Stamp], history: &[Done]) -> Result<(), String> {
             }
         }
     }
-    let mut edges = vec![Vec::new(); history.len()];
+    // Behind the transactions the moments at which they ended, in their order.
+    let mut edges = vec![Vec::new(); 2 * history.len()];
+    let mut ends: Vec<(u64, usize)> = committed().map(|(name, done)| (done.ended, name)).collect();
+    ends.sort_unstable();
+    for (at, (_, name)) in ends.iter().enumerate() {
+        edges[*name].push(history.len() + at);
+        if at + 1 < ends.len() {
+            edges[history.len() + at].push(history.len() + at + 1);
+        }
+    }
     for (name, done) in committed() {
+        let before = ends.partition_point(|(ended, _)| *ended < done.began);
+        if let Some(last) = before.checked_sub(1) {
+            edges[history.len() + last].push(name);
+        }
         for (key, overwritten) in &done.writes {
             let (before, writer) = versions[*key].range(..done.cstamp).next_back().unwrap();
             if before != overwritten {
@@ -68,8 +85,12 @@ pub(crate) fn check(initial: &[Stamp], history: &[Done]) -> Result<(), String> {
         }
     }
     acyclic(&edges).map_err(|cycle| {
-        let story: Vec<String> =
-            cycle.iter().take(8).map(|name| format!("{name}: {:?}", history[*name])).collect();
+        let story: Vec<String> = cycle
+            .iter()
+            .filter(|name| **name < history.len())
+            .take(8)
+            .map(|name| format!("{name}: {:?}", history[*name]))
+            .collect();
         format!("cycle among:\n{}", story.join("\n"))
     })
 }
@@ -111,10 +132,17 @@ fn the_checker_finds_what_it_is_for() {
         committed: true,
         reads: reads.to_vec(),
         writes: writes.to_vec(),
+        began: 0,
+        ended: cstamp,
     };
     let skew = [done(10, 11, &[(0, 1)], &[(1, 1)]), done(10, 12, &[(1, 1)], &[(0, 1)])];
     assert!(check(&[1, 1], &skew).unwrap_err().starts_with("cycle"));
     assert!(check(&[1, 1], &skew[..1]).is_ok());
+    // The second reads an old version though the first has ended before.
+    let mut late = [done(10, 11, &[], &[(0, 1)]), done(10, 12, &[(0, 1)], &[])];
+    assert!(check(&[1], &late).is_ok());
+    late[1].began = 12;
+    assert!(check(&[1], &late).unwrap_err().starts_with("cycle"));
     let lost = [done(10, 11, &[], &[(0, 1)]), done(10, 12, &[], &[(0, 1)])];
     assert!(check(&[1], &lost).unwrap_err().starts_with("lost update"));
     let torn = [done(10, 11, &[], &[(0, 1), (1, 1)]), done(11, 0, &[(0, 11), (1, 1)], &[])];

@@ -39,10 +39,11 @@
 //! Pandis; VLDB Journal 26, 2017) with its latch-free parallel commit, and absent versions and gap
 //! stamps.
 //!
-//! Read `clock`, `context`, `stamps`, `readers`, `transaction`, `certify`, then `safe`.
+//! Read `clock`, `context`, `stamps`, `readers`, `transaction`, `certify`, then `safe` and `cells`.
 
 #![forbid(unsafe_code)]
 
+mod cells;
 mod certify;
 mod clock;
 mod context;
@@ -59,8 +60,9 @@ mod transaction;
 #[cfg(test)]
 mod world;
 
+pub use cells::{CellRef, Cells};
 pub use certify::{Certifier, Image, reads_are_current};
 pub use clock::{Clock, NEVER, STAMP_MAX, Stamp};
 pub use context::{CONTEXTS, Contexts, Fate, Owner};
-pub use stamps::{Gap, Readable, Slot, Stamps, Successor, Version};
+pub use stamps::{Gap, Marks, Readable, Slot, Stamps, Successor, Version, Words};
 pub use transaction::{Look, Transaction};

@@ -25,7 +25,7 @@ use spinney_base::shim::atomic::Ordering;
 
 use crate::clock::Stamp;
 use crate::context::{Contexts, Fate, Owner};
-use crate::stamps::{Readable, visit};
+use crate::stamps::Readable;
 
 /// Contexts with a reader bit of their own: a word has 64, and one is shared.
 pub(crate) const OWN_BITS: usize = 63;
@@ -37,15 +37,15 @@ fn bit(contexts: &Contexts, reader: Owner) -> u64 {
 /// Sets the bit of a reader.
 pub(crate) fn enter<R: Readable>(contexts: &Contexts, me: Owner, place: &R) {
     let bit = bit(contexts, me);
-    visit(place, &mut |place| {
-        place.readers().fetch_or(bit, Ordering::SeqCst);
+    place.visit(&mut |marks| {
+        marks.readers.fetch_or(bit, Ordering::SeqCst);
     });
 }
 
 /// Raises pstamp to the commit stamp of a reader.
 pub(crate) fn raise<R: Readable>(place: &R, cstamp: Stamp) {
-    visit(place, &mut |place| {
-        place.pstamp().fetch_max(cstamp, Ordering::SeqCst);
+    place.visit(&mut |marks| {
+        marks.pstamp.fetch_max(cstamp, Ordering::SeqCst);
     });
 }
 
@@ -53,8 +53,8 @@ pub(crate) fn raise<R: Readable>(place: &R, cstamp: Stamp) {
 pub(crate) fn leave<R: Readable>(contexts: &Contexts, me: Owner, place: &R) {
     if me.index() < contexts.own_bits {
         let bit = bit(contexts, me);
-        visit(place, &mut |place| {
-            place.readers().fetch_and(!bit, Ordering::SeqCst);
+        place.visit(&mut |marks| {
+            marks.readers.fetch_and(!bit, Ordering::SeqCst);
         });
     }
 }
@@ -68,7 +68,7 @@ pub(crate) fn latest<R: Readable>(
     limit: Stamp,
 ) -> Poll<Stamp> {
     let mut bits = 0;
-    visit(place, &mut |place| bits |= place.readers().load(Ordering::Acquire));
+    place.visit(&mut |marks| bits |= marks.readers.load(Ordering::Acquire));
     let own = (0..contexts.own_bits).filter(|index| bits >> index & 1 != 0);
     let is_shared = bits >> contexts.own_bits & 1 != 0;
     let shared = contexts.own_bits..if is_shared { contexts.high() } else { 0 };
@@ -86,6 +86,6 @@ pub(crate) fn latest<R: Readable>(
 /// Returns the greatest commit stamp of the creator and of readers that have left.
 pub(crate) fn pstamp<R: Readable>(place: &R) -> Stamp {
     let mut greatest = 0;
-    visit(place, &mut |place| greatest = greatest.max(place.pstamp().load(Ordering::Acquire)));
+    place.visit(&mut |marks| greatest = greatest.max(marks.pstamp.load(Ordering::Acquire)));
     greatest
 }

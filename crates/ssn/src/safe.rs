@@ -25,7 +25,7 @@ use std::task::{Poll, ready};
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering};
 
-use crate::certify::{Certifier, wait};
+use crate::certify::{Certifier, Shared, wait};
 use crate::clock::{STAMP_MAX, Stamp};
 use crate::context::Fate;
 
@@ -68,7 +68,7 @@ impl<'a> Taking<'a> {
 
     /// Takes one step. Ready with the stamp of the snapshot after the last one.
     pub(crate) fn poll(&mut self) -> Poll<Stamp> {
-        let Certifier { clock, floor, contexts } = self.certifier;
+        let Shared { clock, floor, contexts } = &*self.certifier.shared;
         self.step = match self.step {
             Step::Lock => {
                 let word = ready!(floor.poll());
@@ -101,6 +101,20 @@ impl<'a> Taking<'a> {
 }
 
 impl Certifier {
+    /// Draws the stamp of a snapshot, and calls `note` with it before any transaction with a greater
+    /// stamp certifies. The caller waits then until all that may have drawn a lesser stamp have
+    /// published.
+    pub fn mark(&self, note: impl FnOnce(Stamp)) {
+        let mut taking = Taking::new(self);
+        while !matches!(taking.step, Step::Raise) {
+            if taking.poll().is_pending() && matches!(taking.step, Step::Lock) {
+                spinney_base::shim::thread::yield_now();
+            }
+        }
+        note(taking.stamp);
+        let _ = taking.poll();
+    }
+
     /// Takes a safe snapshot and returns its stamp s. A reader at s sees the newest version with a
     /// stamp of at most s of each slot, notes nothing and never aborts. Waits for transactions that
     /// are committing, and for no other. The caller sees to it, before the call, that versions

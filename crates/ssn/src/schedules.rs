@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64 as Counter;
 use shuttle::thread::spawn;
 use spinney_base::runtime::SplitMix;
 use spinney_base::schedules::check;
-use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::atomic::{AtomicBool, Ordering::SeqCst};
 use spinney_base::shim::{Mutex, thread};
 
 use crate::certify::wait;
@@ -146,7 +146,7 @@ fn a_reader_of_a_new_version_leaves_beside_an_overwriter() {
     check(40_000, || leave_beside_an_overwriter(false, 4));
 }
 
-fn publish<S: Stamps>(mut transaction: Transaction<'_, S>) {
+fn publish<S: Stamps>(mut transaction: Transaction<S>) {
     transaction.decide();
     transaction.publish(|_| Image::Value);
     transaction.finish();
@@ -270,35 +270,33 @@ impl Moving {
     }
 }
 
-impl Readable for Place<'_> {
-    fn pstamp(&self) -> &AtomicU64 {
-        &self.slot.places[self.at].pstamp
-    }
-
-    fn readers(&self) -> &AtomicU64 {
-        &self.slot.places[self.at].readers
-    }
-
-    fn forward(&self) -> [Option<Self>; 2] {
+impl Place<'_> {
+    /// Where it is once it was moved.
+    fn moved(&self) -> Option<Self> {
         if self.at == 1 || !self.slot.frozen.load(SeqCst) {
-            return [None, None];
+            return None;
         }
         while !self.slot.copied.load(SeqCst) {
             thread::yield_now();
         }
-        [Some(Place { at: 1, ..*self }), None]
+        Some(Place { at: 1, ..*self })
+    }
+}
+
+impl Readable for Place<'_> {
+    fn visit(&self, act: &mut dyn FnMut(Marks<'_>)) {
+        self.visit_slot(&mut |words| act(words.marks));
     }
 }
 
 impl<'a> Stamps for Place<'a> {
     type Gap = &'a Gap;
 
-    fn owner(&self) -> &AtomicU64 {
-        &self.slot.places[self.at].owner
-    }
-
-    fn cstamp(&self) -> &AtomicU64 {
-        &self.slot.places[self.at].cstamp
+    fn visit_slot(&self, act: &mut dyn FnMut(Words<'_>)) {
+        act(self.slot.places[self.at].words());
+        if let Some(moved) = self.moved() {
+            moved.visit_slot(act);
+        }
     }
 
     fn keep(&self, version: Version, successor: Successor) {

@@ -23,11 +23,12 @@
 //!    pi of its immediate overwriter, stored before the newer cstamp.
 //! 3. `readers` is zero before a new version can be read. A late bit of a reader of the old version
 //!    is harmless: it can only make an eta greater.
-//! 4. An operation that follows a word *looks at `forward` after it*, and repeats on the copy.
+//! 4. Each operation is one *visit*. A place that may move meanwhile is visited again where it is
+//!    then, so what an operation stores is not lost.
 //!
-//! **Concurrency.** Whoever moves a slot marks it frozen (SeqCst), then copies its words, then lets
-//! `forward` return the copy. Either the copy has what an operation stored, or the operation sees
-//! the mark. Slots that are being published do not move.
+//! **Concurrency.** An engine keeps a place where it is during a visit, by a latch. Or it marks the
+//! place frozen (SeqCst) before it copies the words: either the copy has what a visit stored, or the
+//! visit sees the mark after it and goes to the copy.
 //!
 //! The paper keeps a reader list and a pending copy in a mapping table that each reader asks first.
 
@@ -99,19 +100,32 @@ pub struct Successor {
     pub pi: Stamp,
 }
 
-/// A place that transactions read: a slot or a gap. A cheap handle, which may outlive a move.
-pub trait Readable: Clone {
+/// Words of a place that transactions read.
+#[derive(Clone, Copy, Debug)]
+pub struct Marks<'a> {
     /// Greatest commit stamp of the creator and of committed readers.
-    fn pstamp(&self) -> &AtomicU64;
-
+    pub pstamp: &'a AtomicU64,
     /// Reader bits.
-    fn readers(&self) -> &AtomicU64;
+    pub readers: &'a AtomicU64,
+}
 
-    /// Returns the copies to use instead, if the place was frozen; looked up by a SeqCst load, and
-    /// waits until they are written. A slot has one copy; the gap of a leaf that was split has two.
-    fn forward(&self) -> [Option<Self>; 2] {
-        [None, None]
-    }
+/// Words of a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a> {
+    /// The transaction that updates the slot.
+    pub owner: &'a AtomicU64,
+    /// The version in the slot.
+    pub cstamp: &'a AtomicU64,
+    /// What readers change.
+    pub marks: Marks<'a>,
+}
+
+/// A place that transactions read: a slot or a gap. A handle, which outlives a move.
+pub trait Readable: Clone {
+    /// Calls `act` with the words where they are. If they were moved meanwhile it is called again
+    /// with the copies: a slot has one, the gap of a leaf that was split has two. The last call is
+    /// for words that were not moved before its end. `act` waits for nothing.
+    fn visit(&self, act: &mut dyn FnMut(Marks<'_>));
 }
 
 /// The stamps of one slot. Row and column stores implement it beside the leaf, and use one
@@ -120,11 +134,8 @@ pub trait Stamps: Readable {
     /// Handle of a gap.
     type Gap: Readable;
 
-    /// The transaction that updates the slot.
-    fn owner(&self) -> &AtomicU64;
-
-    /// The version in the slot.
-    fn cstamp(&self) -> &AtomicU64;
+    /// Does as [`Readable::visit`], with all words of the slot.
+    fn visit_slot(&self, act: &mut dyn FnMut(Words<'_>));
 
     /// Keeps the version in the slot as an older one, with its image. Called by the owner alone,
     /// before any word of the slot changes.
@@ -135,24 +146,23 @@ pub trait Stamps: Readable {
     fn successor(&self, version: Version) -> Successor;
 }
 
-/// Does something with a place and, if it was moved meanwhile, with its copies. The last call is on
-/// a place that was not frozen after it.
-pub(crate) fn visit<R: Readable>(place: &R, act: &mut impl FnMut(&R)) {
-    act(place);
-    for copy in place.forward().iter().flatten() {
-        visit(copy, act);
-    }
+/// What a look at a slot finds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) owner: Owner,
+    pub(crate) version: Version,
+    pub(crate) pstamp: Stamp,
 }
 
-/// Loads owner, then version, of a slot where it is now.
-pub(crate) fn newest<S: Stamps>(slot: &S) -> (Owner, Version, S) {
-    let mut found = (Owner::NONE, Version::present(0), slot.clone());
-    visit(slot, &mut |place| {
-        let owner = Owner::from_word(place.owner().load(Ordering::Acquire));
-        let version = Version::from_word(place.cstamp().load(Ordering::Acquire));
-        found = (owner, version, place.clone());
+/// Loads owner, then version and pstamp, of a slot where it is now.
+pub(crate) fn newest<S: Stamps>(slot: &S) -> Seen {
+    let mut seen = Seen { owner: Owner::NONE, version: Version::present(0), pstamp: 0 };
+    slot.visit_slot(&mut |words| {
+        seen.owner = Owner::from_word(words.owner.load(Ordering::Acquire));
+        seen.version = Version::from_word(words.cstamp.load(Ordering::Acquire));
+        seen.pstamp = words.marks.pstamp.load(Ordering::Acquire);
     });
-    found
+    seen
 }
 
 /// The stamp of a gap between keys, one for each leaf. Scans and failed look-ups read it, inserts
@@ -164,12 +174,8 @@ pub struct Gap {
 }
 
 impl Readable for &Gap {
-    fn pstamp(&self) -> &AtomicU64 {
-        &self.pstamp
-    }
-
-    fn readers(&self) -> &AtomicU64 {
-        &self.readers
+    fn visit(&self, act: &mut dyn FnMut(Marks<'_>)) {
+        act(Marks { pstamp: &self.pstamp, readers: &self.readers });
     }
 }
 
@@ -209,6 +215,11 @@ impl Slot {
         }
     }
 
+    pub(crate) fn words(&self) -> Words<'_> {
+        let marks = Marks { pstamp: &self.pstamp, readers: &self.readers };
+        Words { owner: &self.owner, cstamp: &self.cstamp, marks }
+    }
+
     /// Returns the newest published version.
     #[must_use]
     pub fn version(&self) -> Version {
@@ -238,24 +249,16 @@ impl Slot {
 }
 
 impl Readable for &Slot {
-    fn pstamp(&self) -> &AtomicU64 {
-        &self.pstamp
-    }
-
-    fn readers(&self) -> &AtomicU64 {
-        &self.readers
+    fn visit(&self, act: &mut dyn FnMut(Marks<'_>)) {
+        act(self.words().marks);
     }
 }
 
 impl<'a> Stamps for &'a Slot {
     type Gap = &'a Gap;
 
-    fn owner(&self) -> &AtomicU64 {
-        &self.owner
-    }
-
-    fn cstamp(&self) -> &AtomicU64 {
-        &self.cstamp
+    fn visit_slot(&self, act: &mut dyn FnMut(Words<'_>)) {
+        act(self.words());
     }
 
     fn keep(&self, version: Version, successor: Successor) {

@@ -16,7 +16,9 @@
 //! 2. pi <= eta is tested after every read and write.
 //! 3. A conflict is sticky: every later call answers `Conflict`, and no other transaction waits for
 //!    anything of this one.
-//! 4. A transaction that creates the slot of a key in a gap that it has read must own the slot, or
+//! 4. eta begins with the begin stamp: what has ended before this transaction began comes before it, too, so histories
+//!    are strict. Without that, one thread may see its own reads out of order.
+//! 5. A transaction that creates the slot of a key in a gap that it has read must own the slot, or
 //!    note its absent version: the node set does not tell it of others that use a slot of its own
 //!    making.
 //!
@@ -25,7 +27,7 @@
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use spinney_base::shim::atomic::Ordering;
+use spinney_base::shim::atomic::{AtomicU64, Ordering};
 use spinney_base::shim::thread;
 use spinney_base::{Error, ErrorKind, Result, Runtime};
 
@@ -33,7 +35,7 @@ use crate::certify::{Certifier, Phase};
 use crate::clock::{NEVER, Stamp};
 use crate::context::{Fate, Owner};
 use crate::readers;
-use crate::stamps::{Stamps, Successor, Version, newest, visit};
+use crate::stamps::{Seen, Stamps, Successor, Version, newest};
 
 /// How long a second updater waits for the first: its commit takes less, but it may be descheduled.
 /// Longer waits would add up where transactions own slots in different orders.
@@ -93,8 +95,8 @@ pub(crate) struct Write<S: Stamps> {
 /// assert!(one.certify().is_err());
 /// ```
 #[derive(Debug)]
-pub struct Transaction<'a, S: Stamps> {
-    pub(crate) certifier: &'a Certifier,
+pub struct Transaction<S: Stamps> {
+    pub(crate) certifier: Certifier,
     pub(crate) me: Owner,
     pub(crate) is_plain: bool,
     pub(crate) begin: Stamp,
@@ -115,7 +117,7 @@ impl Certifier {
     ///
     /// # Errors
     /// `Conflict` when [`CONTEXTS`](crate::CONTEXTS) transactions run.
-    pub fn begin<S: Stamps>(&self) -> Result<Transaction<'_, S>> {
+    pub fn begin<S: Stamps>(&self) -> Result<Transaction<S>> {
         self.begin_as(false)
     }
 
@@ -124,21 +126,23 @@ impl Certifier {
     ///
     /// # Errors
     /// As [`Certifier::begin`].
-    pub fn begin_plain<S: Stamps>(&self) -> Result<Transaction<'_, S>> {
+    pub fn begin_plain<S: Stamps>(&self) -> Result<Transaction<S>> {
         self.begin_as(true)
     }
 
-    fn begin_as<S: Stamps>(&self, is_plain: bool) -> Result<Transaction<'_, S>> {
+    fn begin_as<S: Stamps>(&self, is_plain: bool) -> Result<Transaction<S>> {
         let full = || Error::new(ErrorKind::Conflict, "too many transactions run at once");
-        let (me, begin) = self.contexts.claim(&self.clock).ok_or_else(full)?;
+        let (me, begin) =
+            self.shared.contexts.claim(&self.shared.clock, is_plain).ok_or_else(full)?;
         Ok(Transaction {
-            certifier: self,
+            certifier: self.clone(),
             me,
             is_plain,
             begin,
             cstamp: 0,
             pi: NEVER,
-            eta: 0,
+            // All that ended before comes before it.
+            eta: begin,
             first_end: NEVER,
             reads: Vec::new(),
             gaps: Vec::new(),
@@ -148,7 +152,7 @@ impl Certifier {
     }
 }
 
-impl<S: Stamps> Transaction<'_, S> {
+impl<S: Stamps> Transaction<S> {
     /// Returns the begin stamp.
     #[must_use]
     pub fn begin_stamp(&self) -> Stamp {
@@ -174,12 +178,12 @@ impl<S: Stamps> Transaction<'_, S> {
     /// `Conflict`, as all later calls, once the transaction was wounded or failed a test.
     pub fn look(&mut self, slot: &S) -> Poll<Result<Look>> {
         self.still_active()?;
-        let (owner, version, _) = newest(slot);
+        let Seen { owner, version, .. } = newest(slot);
         if owner == self.me {
             return Poll::Ready(Ok(Look::Own));
         }
         if owner != Owner::NONE {
-            let fate = ready!(self.certifier.contexts.fate(owner, self.begin));
+            let fate = ready!(self.certifier.shared.contexts.fate(owner, self.begin));
             if owner.is_publishing() || fate != Fate::Later {
                 return Poll::Pending;
             }
@@ -195,7 +199,7 @@ impl<S: Stamps> Transaction<'_, S> {
     /// `Conflict`.
     pub fn note(&mut self, slot: &S, version: Version) -> Result<()> {
         self.still_active()?;
-        readers::enter(&self.certifier.contexts, self.me, slot);
+        readers::enter(&self.certifier.shared.contexts, self.me, slot);
         self.reads.push(Read { slot: slot.clone(), version });
         self.eta = self.eta.max(version.stamp());
         // Not to be waited for: the commit looks again.
@@ -223,7 +227,7 @@ impl<S: Stamps> Transaction<'_, S> {
     /// `Conflict`.
     pub fn note_gap(&mut self, gap: &S::Gap) -> Result<()> {
         self.still_active()?;
-        readers::enter(&self.certifier.contexts, self.me, gap);
+        readers::enter(&self.certifier.shared.contexts, self.me, gap);
         self.gaps.push(gap.clone());
         Ok(())
     }
@@ -237,7 +241,7 @@ impl<S: Stamps> Transaction<'_, S> {
     pub fn extend(&mut self) -> Poll<Result<()>> {
         self.still_active()?;
         // The stamp first: what is overwritten after the look has a greater one.
-        let begin = self.certifier.clock.now();
+        let begin = self.certifier.shared.clock.now();
         let mut is_current = self.first_end > begin;
         for read in &self.reads {
             is_current &= ready!(self.successor(read, begin)).is_none();
@@ -246,7 +250,9 @@ impl<S: Stamps> Transaction<'_, S> {
             return Poll::Ready(Err(self.conflict("what it has read was overwritten")));
         }
         self.begin = begin;
-        self.certifier.contexts.move_begin(self.me, begin);
+        // As if it began now: cells tell nothing that lies below the begin stamps of all.
+        self.eta = self.eta.max(begin);
+        self.certifier.shared.contexts.move_begin(self.me, begin);
         Poll::Ready(Ok(()))
     }
 
@@ -280,28 +286,28 @@ impl<S: Stamps> Transaction<'_, S> {
     /// `Conflict` when its version is newer than the begin stamp.
     pub fn poll_own(&mut self, slot: &S, gap: Option<&S::Gap>) -> Poll<Result<()>> {
         self.still_active()?;
-        if newest(slot).0 == self.me {
+        if newest(slot).owner == self.me {
             return Poll::Ready(Ok(()));
         }
         let mut is_mine = false;
-        visit(slot, &mut |place| is_mine = self.take(place));
+        slot.visit_slot(&mut |words| is_mine = self.take(words.owner));
         if !is_mine {
             return Poll::Pending;
         }
-        let (_, version, place) = newest(slot);
+        let Seen { version, pstamp, .. } = newest(slot);
         let gap = gap.filter(|_| version.is_absent()).cloned();
         self.writes.push(Write { slot: slot.clone(), gap });
         if !self.is_plain && version.stamp() > self.begin {
             return Poll::Ready(Err(self.conflict("another transaction updated the record first")));
         }
-        self.eta = self.eta.max(place.pstamp().load(Ordering::Acquire));
+        self.eta = self.eta.max(pstamp);
         Poll::Ready(self.exclude())
     }
 
     /// Takes a slot that has no owner, or one that is aborted or may be wounded.
-    fn take(&self, place: &S) -> bool {
-        let contexts = &self.certifier.contexts;
-        let word = place.owner().load(Ordering::Acquire);
+    fn take(&self, place: &AtomicU64) -> bool {
+        let contexts = &self.certifier.shared.contexts;
+        let word = place.load(Ordering::Acquire);
         let owner = Owner::from_word(word);
         if owner == self.me {
             return true;
@@ -310,13 +316,13 @@ impl<S: Stamps> Transaction<'_, S> {
             || contexts.is_aborted(owner)
             || (self.is_plain && contexts.wound(owner));
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-        is_free && place.owner().compare_exchange(word, self.me.word(), success, failure).is_ok()
+        is_free && place.compare_exchange(word, self.me.word(), success, failure).is_ok()
     }
 
     fn still_active(&mut self) -> Result<()> {
         let is_open = matches!(self.phase, Phase::Running | Phase::Conflicted);
         assert!(is_open, "a transaction that commits reads and writes nothing more");
-        if self.phase == Phase::Running && self.certifier.contexts.is_active(self.me) {
+        if self.phase == Phase::Running && self.certifier.shared.contexts.is_active(self.me) {
             return Ok(());
         }
         Err(self.conflict(AGAIN))
@@ -331,7 +337,7 @@ impl<S: Stamps> Transaction<'_, S> {
 
     /// Aborts, before anything is undone: nobody waits for what is undone.
     pub(crate) fn conflict(&mut self, why: &str) -> Error {
-        self.certifier.contexts.abort(self.me);
+        self.certifier.shared.contexts.abort(self.me);
         self.phase = Phase::Conflicted;
         conflict(why)
     }

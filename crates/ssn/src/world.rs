@@ -3,6 +3,8 @@
 //! atomic.
 
 use std::collections::{BTreeMap, VecDeque};
+// No step of a schedule.
+use std::sync::atomic::AtomicU64 as Ticks;
 use std::task::{Poll, ready};
 
 use spinney_base::Result;
@@ -14,7 +16,7 @@ use crate::certify::Phase;
 use crate::clock::Clock;
 use crate::context::Contexts;
 use crate::graph::{Done, check};
-use crate::safe::{Floor, Taking};
+use crate::safe::Taking;
 use crate::{Certifier, Gap, Image, Look, Slot, Stamp, Stamps, Successor, Transaction, Version};
 
 /// Kinds of transactions, as often as they stand here.
@@ -58,13 +60,13 @@ pub(crate) struct World {
     pub(crate) stamp_before_locks: bool,
     kinds: &'static [Kind],
     history: Mutex<Vec<Done>>,
+    ticks: Ticks,
 }
 
 impl Certifier {
     /// A certifier at stamp 10 with few contexts: under shuttle, an atomic takes a lot of memory.
     pub(crate) fn sized(contexts: usize, own_bits: usize) -> Self {
-        let (clock, contexts) = (Clock::above(10), Contexts::sized(contexts, own_bits));
-        Certifier { clock, floor: Floor::default(), contexts }
+        Certifier::of(Clock::above(10), Contexts::sized(contexts, own_bits))
     }
 }
 
@@ -93,7 +95,12 @@ impl World {
             stamp_before_locks: false,
             kinds,
             history: Mutex::default(),
+            ticks: Ticks::new(1),
         }
+    }
+
+    fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, std::sync::atomic::Ordering::SeqCst)
     }
 
     fn leaf_of(&self, key: usize) -> usize {
@@ -104,7 +111,8 @@ impl World {
     pub(crate) fn check(&self) -> Result<(), String> {
         check(&self.initial, &self.history.lock())?;
         let quiet = self.keys.iter().all(|key| key.slot.is_quiet());
-        if quiet || self.certifier.contexts.high() > self.certifier.contexts.own_bits {
+        if quiet || self.certifier.shared.contexts.high() > self.certifier.shared.contexts.own_bits
+        {
             return Ok(());
         }
         Err(format!("an owner or a reader stays: {:?}", self.keys))
@@ -157,7 +165,7 @@ pub(crate) enum Step {
 pub(crate) struct Runner<'w> {
     world: &'w World,
     kind: Kind,
-    transaction: Option<Transaction<'w, &'w Slot>>,
+    transaction: Option<Transaction<&'w Slot>>,
     taking: Taking<'w>,
     steps: VecDeque<Step>,
     nodes: BTreeMap<usize, u64>,
@@ -262,6 +270,7 @@ impl<'w> Runner<'w> {
                 self.done.begin = self.done.cstamp;
             }
         }
+        self.done.ended = self.world.tick();
         self.world.history.lock().push(std::mem::take(&mut self.done));
         self.transaction = None;
         if let Some(stripe) = self.stripe {
@@ -366,6 +375,9 @@ impl<'w> Runner<'w> {
     /// Steps of a snapshot, and the first one of all others.
     fn take_without(&mut self, step: Step) -> Poll<Result<()>> {
         let (world, begin) = (self.world, self.done.begin);
+        if self.done.began == 0 {
+            self.done.began = world.tick();
+        }
         match step {
             Step::Begin if self.kind == Kind::Plain => {
                 self.transaction = Some(world.certifier.begin_plain()?);
@@ -386,7 +398,7 @@ impl<'w> Runner<'w> {
         Poll::Ready(Ok(()))
     }
 
-    fn transaction(&mut self) -> &mut Transaction<'w, &'w Slot> {
+    fn transaction(&mut self) -> &mut Transaction<&'w Slot> {
         self.transaction.as_mut().expect("it runs")
     }
 

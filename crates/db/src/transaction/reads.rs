@@ -15,10 +15,13 @@ use std::ops::{Bound, Range};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, LazyLock};
+use std::task::Poll;
 
 use spinney_base::limits::BATCH_BYTES_MAX;
+use spinney_base::shim::thread;
 use spinney_base::{Error, ErrorKind, Lsn, Result};
-use spinney_engine::{Chunk, Direction, Found, ScanRequest};
+use spinney_engine::{Chunk, Direction, Found, ScanRequest, copy_older};
+use spinney_ssn::{Look, reads_are_current};
 use spinney_sync::{Moment, Stamp, StripeGuards, hash_key};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -27,6 +30,7 @@ use crate::guards::{NOBODY, Span, Touched};
 use crate::place::Place;
 use crate::state::State;
 use crate::transaction_stats::Cause;
+use crate::versions::Part;
 use crate::write::BatchWrite;
 
 /// Keys that are noted. Of more than these only stripes are, and a change of such a stripe is a
@@ -63,6 +67,8 @@ pub(super) struct Reads {
     owner: u64,
     /// Guards over ranges that were read, and whose they are.
     guards: Vec<(Arc<Place>, Touched)>,
+    /// What it does over keyspaces with versions, once it has touched one.
+    part: Option<Part>,
     /// Why it cannot commit: a conflict, or a keyspace that is gone.
     ended: Option<Error>,
 }
@@ -109,6 +115,7 @@ impl Reads {
             keys: Vec::new(),
             bytes: Vec::new(),
             places: Vec::new(),
+            part: None,
             ended: None,
         }
     }
@@ -138,6 +145,7 @@ impl Reads {
         if self.ended.is_none() {
             state.writers.transactions.count_conflict(cause);
         }
+        self.part = None;
         self.ended.get_or_insert_with(|| conflict(cause)).clone()
     }
 
@@ -151,6 +159,9 @@ impl Reads {
     ) -> Result<bool> {
         self.check_places(state)?;
         self.note_place(state, place)?;
+        if has_versions(place) {
+            return self.get_version(state, place, key, out);
+        }
         let hash = hash_key(place.id, key);
         let (found, stamp, digest) = {
             let keyspace = state.enter(place)?;
@@ -179,6 +190,15 @@ impl Reads {
     ) -> Result<()> {
         self.check_places(state)?;
         self.note_place(state, place)?;
+        if has_versions(place) {
+            for (index, key) in keys.iter().enumerate() {
+                let mut out = Vec::new();
+                if self.get(state, place, key, &mut out)? {
+                    show(index, out);
+                }
+            }
+            return Ok(());
+        }
         let hashed: Vec<_> = keys.iter().map(|key| (*key, hash_key(place.id, key))).collect();
         let stamps: Vec<Stamp> =
             hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).stamp()).collect();
@@ -298,6 +318,7 @@ impl Reads {
         let mut least = usize::MAX;
         for round in 1..=ROUNDS_MAX {
             let moment = state.moment();
+            self.extend_part(state)?;
             // A stripe that is locked is waited for: its writer may have shown a part of a batch already
             // (T7).
             let changed: Vec<usize> = self
@@ -348,14 +369,30 @@ impl Reads {
 
     /// Writes if everything noted is still so. Returns the LSN, 0 if nothing was logged.
     pub(super) fn write(&mut self, state: &State, writes: &[BatchWrite<'_>]) -> Result<Lsn> {
+        if writes.iter().any(|write| has_versions(write.place)) {
+            self.part(state)?;
+        }
         for attempt in 1..=COMMITS_MAX {
-            let written = state.write_all(writes, self.owner, |guards| {
+            let mut part = self.part.take();
+            if let Some(part) = &mut part {
+                part.is_mixed = !self.stripes.is_empty() || !self.guards.is_empty();
+            }
+            let written = state.write_all(writes, self.owner, part.as_mut(), |guards| {
                 guards.before_looking_at_others();
                 self.are_still(guards)
-            })?;
+            });
+            let is_over = part.as_ref().is_some_and(|part| part.transaction.is_none());
+            let written = match written {
+                // Its certifier says so, and not a condition of the batch.
+                Err(error) if is_over && error.kind() == ErrorKind::Conflict => {
+                    return Err(self.conflict(state, Cause::Changed));
+                }
+                written => written?,
+            };
             if let Some(lsn) = written {
                 return Ok(lsn);
             }
+            self.part = part;
             if attempt < COMMITS_MAX {
                 self.extend(state)?;
             }
@@ -378,6 +415,117 @@ impl Reads {
         Err(self.conflict(state, Cause::Changed))
     }
 
+    /// Returns the part over keyspaces with versions, which begins with the first of them: once everything noted so
+    /// far was so at its begin stamp (T12).
+    fn part(&mut self, state: &State) -> Result<&mut Part> {
+        if self.part.is_none() {
+            match Part::begin(&state.versions, || state.log.quiesce()) {
+                Ok(part) => self.part = Some(part),
+                Err(_) => return Err(self.conflict(state, Cause::Busy)),
+            }
+            if !self.stripes.is_empty() || !self.guards.is_empty() {
+                self.extend(state)?;
+            }
+        }
+        Ok(self.part.as_mut().expect("it has begun"))
+    }
+
+    /// Moves the part over versions to the present moment, if all that it has read is current.
+    fn extend_part(&mut self, state: &State) -> Result<()> {
+        let Some(part) = &mut self.part else { return Ok(()) };
+        let transaction = part.transaction()?;
+        loop {
+            match transaction.extend() {
+                Poll::Pending => thread::yield_now(),
+                Poll::Ready(Ok(())) => return Ok(()),
+                Poll::Ready(Err(_)) => return Err(self.conflict(state, Cause::Changed)),
+            }
+        }
+    }
+
+    /// Reads a key of a keyspace with versions, at the begin stamp.
+    fn get_version(
+        &mut self,
+        state: &State,
+        place: &Arc<Place>,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.part(state)?;
+        let keyspace = state.enter(place)?.pin();
+        let versioned = keyspace.engine.versioned().expect("it has versions");
+        let cell = versioned.cell(key);
+        let part = self.part.as_mut().expect("it has begun");
+        part.keep(keyspace.clone());
+        let transaction = part.transaction()?;
+        let start = out.len();
+        let read = loop {
+            // What a pointer names stays while it is read.
+            let _pin = keyspace.engine.values().pin();
+            out.truncate(start);
+            match transaction.look(&cell) {
+                Poll::Pending => thread::yield_now(),
+                Poll::Ready(Err(error)) => break Err(error),
+                Poll::Ready(Ok(Look::Own)) => unreachable!("it owns nothing before its commit"),
+                Poll::Ready(Ok(Look::Newest(version))) => {
+                    let Some(found) = versioned.copy(key, &cell, version, out) else { continue };
+                    if found == Found::Large {
+                        let pointer = out.split_off(start);
+                        state.read_whole(&keyspace, &pointer, out)?;
+                    }
+                    break transaction.note(&cell, version).map(|()| found);
+                }
+                Poll::Ready(Ok(Look::Older)) => {
+                    let older = copy_older(&cell, transaction.begin_stamp(), out);
+                    let Some((version, successor, found)) = older else { continue };
+                    if found == Found::Large {
+                        // Its extents may be others' by now.
+                        break Err(conflict(Cause::Changed));
+                    }
+                    break transaction.note_older(version, successor).map(|()| found);
+                }
+            }
+        };
+        match read {
+            Ok(found) => {
+                self.check_places(state)?;
+                Ok(found != Found::Absent)
+            }
+            Err(_) => Err(self.conflict(state, Cause::Changed)),
+        }
+    }
+
+    /// Ends a transaction that writes nothing: what it read of versions is certified, at a moment at which all that it
+    /// read elsewhere was so.
+    pub(super) fn end_reading(&mut self, state: &State) -> Result<()> {
+        let is_mixed = !self.stripes.is_empty() || !self.guards.is_empty();
+        if is_mixed && self.part.is_some() {
+            self.extend(state)?;
+        }
+        let Some(mut part) = self.part.take() else { return Ok(()) };
+        let Some(mut transaction) = part.transaction.take() else { return Ok(()) };
+        let certified = state.versions.certify(&mut transaction, &[], part.has_scanned).is_ok();
+        let (pi, _) = transaction.pi_eta();
+        let is_current = reads_are_current(pi, transaction.commit_stamp());
+        if !certified || is_mixed && !(is_current && self.are_unlocked(state)) {
+            drop((transaction, part));
+            return Err(self.conflict(state, Cause::Changed));
+        }
+        transaction.decide();
+        transaction.publish(|_| unreachable!("it writes nothing"));
+        transaction.finish();
+        Ok(())
+    }
+
+    /// Whether everything noted elsewhere is so and nobody is changing it: a holder of a stripe may wait for this
+    /// transaction.
+    fn are_unlocked(&self, state: &State) -> bool {
+        let is_still = |noted: &Noted| state.stripes.stripe(noted.hash).validate(noted.stamp);
+        self.stripes.values().all(is_still)
+            && self.guards.iter().all(|(_, touched)| !touched.load(SeqCst))
+            && self.places.iter().all(|(place, loads)| place.loads() == *loads)
+    }
+
     /// Reads a chunk of a range of a keyspace, as of a moment at which everything noted was so.
     /// `before` is the guard of what its cursor read last at this end; it becomes that of the chunk.
     /// The part of the range that the chunk covers ends where it resumes.
@@ -391,6 +539,12 @@ impl Reads {
     ) -> Result<()> {
         self.check_places(state)?;
         self.note_place(state, place)?;
+        if has_versions(place) {
+            let keyspace = state.enter(place)?.pin();
+            let part = self.part(state)?;
+            part.keep(keyspace);
+            part.has_scanned = true;
+        }
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let mut span = (owned(request.lower), owned(request.upper));
         for _ in 0..SCANS_MAX {
@@ -416,7 +570,9 @@ impl Reads {
             if is_whole {
                 *before = kept;
                 self.check_places(state)?;
-                return if state.moment() == self.moment { Ok(()) } else { self.extend(state) };
+                // A range of versions is read as it is now, not at the begin stamp.
+                let is_now = state.moment() == self.moment && !has_versions(place);
+                return if is_now { Ok(()) } else { self.extend(state) };
             }
             // Once more what this chunk covered: not all that was asked for, or the head of a queue could
             // not be read beside writes at its tail.
@@ -432,6 +588,11 @@ impl Drop for Reads {
         places.dedup_by_key(|place| place.id);
         places.into_iter().for_each(|place| place.guards.remove(self.owner));
     }
+}
+
+/// Whether the records of a keyspace have versions.
+fn has_versions(place: &Place) -> bool {
+    place.options.engine.row().capabilities.versions
 }
 
 /// Says where a chunk of a part of a range ends, if not with the whole range.

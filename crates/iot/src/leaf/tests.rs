@@ -15,7 +15,7 @@ fn a_leaf_agrees_with_a_map() {
         let leaf = Leaf::new(&words);
         let (lower, upper) = (b"pre/a".to_vec(), b"pre/x".to_vec());
         let bounds = Bounds { lower: &lower, upper: (seed % 2 == 0).then_some(&upper[..]) };
-        leaf.write(bounds, std::iter::empty());
+        leaf.write(bounds, std::iter::empty::<Moved<'_>>());
         let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let mut random = SplitMix(seed);
         for _ in 0..4_000 {

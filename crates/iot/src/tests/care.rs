@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use spinney_base::{ErrorKind, ValueRef};
-use spinney_engine::{Engine as _, KeyspaceSalvage as _, LostRange, Maintain as _};
+use spinney_engine::{Engine as _, KeyspaceSalvage as _, LostRange, Maintain as _, Versioned as _};
 use spinney_io::sim::CrashMode;
 
 use super::{KEYSPACE, MUCH, Model, World, key, value};
@@ -172,4 +172,21 @@ fn a_large_value_that_is_replaced_is_free_after_a_checkpoint() {
     let world = world.after_crash();
     assert_eq!(world.get(b"large").unwrap(), vec![39; 100_000]);
     assert_eq!(world.verify().unwrap(), 1);
+}
+
+/// A transaction that looks for keys which are not there changes no image.
+#[test]
+fn absent_records_are_in_no_image() {
+    let world = World::new(MUCH, false);
+    (0..4000).for_each(|number| world.put(&key(number), b"value"));
+    // Leaves have room for them.
+    (0..1000).for_each(|number| world.remove(&key(4 * number)));
+    world.checkpoint();
+    let cells: Vec<_> = (0..1000).map(|number| world.engine.cell(&key(4 * number))).collect();
+    assert_eq!(world.engine.tree.changed(), 0);
+    assert_eq!((world.engine.tree.records(), world.verify().unwrap()), (3000, 3000));
+    drop(cells);
+    assert_eq!(world.engine.collect(0, usize::MAX), 1000);
+    assert_eq!((world.engine.tree.changed(), world.engine.cells.used()), (0, 0));
+    assert_eq!(world.after_crash().all().len(), 3000);
 }

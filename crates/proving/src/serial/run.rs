@@ -201,6 +201,11 @@ impl Ground<'_> {
                 assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
                 outcome.conflicts += 1;
                 record.writes.clear();
+                // With versions a body may see what only a certified one may have seen: a moment that is in
+                // no serial order.
+                if self.keyspaces.iter().any(|it| it.engine().row().capabilities.versions) {
+                    return;
+                }
             }
         }
         record.ended = self.tick();

@@ -20,9 +20,15 @@ use spinney_proving::serial::lists;
 use spinney_proving::serial::planted::{FAULTS, Planted};
 use spinney_proving::tier::{self, Random};
 
-/// Stores of the histories: each engine, and both in one transaction.
-const STORES: [&[EngineKind]; 3] =
-    [&[EngineKind::TreeLine], &[EngineKind::Turtle], &[EngineKind::TreeLine, EngineKind::Turtle]];
+/// Stores of the histories: engines of each kind, and several in one transaction.
+const STORES: [&[EngineKind]; 6] = [
+    &[EngineKind::TreeLine],
+    &[EngineKind::Turtle],
+    &[EngineKind::TreeLine, EngineKind::Turtle],
+    &[EngineKind::Iot],
+    &[EngineKind::TreeLine, EngineKind::Iot],
+    &[EngineKind::Turtle, EngineKind::Iot],
+];
 
 /// Has both judge a history. A history on which they differ is kept in a file, which is named.
 fn judged(name: &str, history: &History) -> Verdicts {
@@ -37,7 +43,7 @@ fn judged(name: &str, history: &History) -> Verdicts {
 
 fn open(directory: &Path, engines: &[EngineKind]) -> InKeyspaces {
     let options =
-        Options::default().memory(limits::MEMORY_BYTES_MIN).durability(Durability::Buffered);
+        Options::default().memory(8 * limits::MEMORY_BYTES_MIN).durability(Durability::Buffered);
     let db = Db::open(directory, options).unwrap();
     let keyspaces = (engines.iter().enumerate())
         .map(|(number, engine)| db.keyspace(&number.to_string(), *engine).unwrap())
@@ -108,7 +114,7 @@ fn histories_of_the_engines_are_right() {
     let mut conflicts = 0;
     for seed in tier::seeds(count) {
         let announce = tier::Announce(seed);
-        let engines = STORES[usize::try_from(seed % 3).unwrap()];
+        let engines = STORES[usize::try_from(seed).unwrap() % STORES.len()];
         let directory = tempfile::tempdir().unwrap();
         let work = work(seed / 3, transactions);
         let lists = open(directory.path(), engines);
@@ -139,7 +145,7 @@ fn planted_faults_are_found() {
     for seed in tier::seeds(of_each * FAULTS.len() as u64) {
         let announce = tier::Announce(seed);
         let fault = FAULTS[usize::try_from(seed).unwrap() % FAULTS.len()];
-        let engines = STORES[usize::try_from(seed % 3).unwrap()];
+        let engines = STORES[usize::try_from(seed).unwrap() % STORES.len()];
         let directory = tempfile::tempdir().unwrap();
         let lists = Planted::new(open(directory.path(), engines), fault);
         let work = work(seed / 3 + 1, transactions);

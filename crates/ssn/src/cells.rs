@@ -1,0 +1,351 @@
+//! Cells: the stamps of the records that transactions touch, at addresses that stay.
+//!
+//! ```text
+//!   leaf       .. key value cell 7 ..      a record that no transaction touches has no cell
+//!                              |
+//!   cells      [0] [1] .. [7: owner cstamp pstamp readers holders | older images] ..
+//!                              ^
+//!   transactions hold it  -----+           by a handle, so it may move from leaf to leaf
+//! ```
+//!
+//! A record gets a cell when a transaction first looks at it, and loses it when no transaction holds
+//! it and all that its stamps say is below the *horizon*: the least begin stamp of running
+//! transactions. Then its version is visible to all of them, and what the stamps would add to an eta
+//! is no more than each begin stamp, with which it starts.
+//!
+//! **Invariants**
+//! 1. The engine takes a handle of a cell, and gives the cell back, under the latch of the record's
+//!    leaf. So a cell that is given back has no handle and gets none.
+//! 2. Older images ascend by the stamps of their versions. The newest of them gets its image before
+//!    the next version can be read.
+//!
+//! **Differs from the paper**, whose mapping table each reader asks: here only transactions ask, and
+//! the newest image is in the leaf.
+
+use std::fmt::Debug;
+use std::sync::{Arc, OnceLock};
+
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering};
+
+use crate::clock::Stamp;
+use crate::context::Owner;
+use crate::stamps::{Gap, Marks, Readable, Stamps, Successor, Version, Words};
+
+/// Cells of the first chunk; each following one has as many as all before it.
+const FIRST: usize = 64;
+const CHUNKS: usize = 24;
+
+/// An image that was replaced.
+#[derive(Clone, Debug)]
+struct Older<I> {
+    version: Version,
+    successor: Successor,
+    image: Option<I>,
+}
+
+#[derive(Debug)]
+struct Cell<I> {
+    owner: AtomicU64,
+    cstamp: AtomicU64,
+    pstamp: AtomicU64,
+    readers: AtomicU64,
+    /// Handles that there are.
+    holders: AtomicU64,
+    older: Mutex<Vec<Older<I>>>,
+}
+
+impl<I> Default for Cell<I> {
+    fn default() -> Self {
+        Cell {
+            owner: AtomicU64::new(0),
+            cstamp: AtomicU64::new(0),
+            pstamp: AtomicU64::new(0),
+            readers: AtomicU64::new(0),
+            holders: AtomicU64::new(0),
+            older: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    /// First cell that was never taken.
+    end: usize,
+    listed: Vec<u32>,
+}
+
+/// The cells of one keyspace, with older images of type `I`. Thread-safe.
+#[derive(Debug)]
+pub struct Cells<I> {
+    chunks: [OnceLock<Box<[Cell<I>]>>; CHUNKS],
+    free: Mutex<Free>,
+    used: AtomicU64,
+    /// Bytes of older images, and how many an image has.
+    older_bytes: AtomicU64,
+    bytes_of: fn(&I) -> u64,
+}
+
+fn chunk_of(index: usize) -> (usize, usize) {
+    if index < FIRST {
+        return (0, index);
+    }
+    let chunk = (index / FIRST).ilog2() as usize + 1;
+    (chunk, index - (FIRST << (chunk - 1)))
+}
+
+impl<I> Cells<I> {
+    /// Makes no cells yet. `bytes_of` says how many bytes an image has allocated.
+    pub fn new(bytes_of: fn(&I) -> u64) -> Self {
+        let chunks = [const { OnceLock::new() }; CHUNKS];
+        let (used, older_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Cells { chunks, free: Mutex::default(), used, older_bytes, bytes_of }
+    }
+
+    /// Returns the bytes of older images.
+    #[must_use]
+    pub fn older_bytes(&self) -> u64 {
+        self.older_bytes.load(Ordering::Relaxed)
+    }
+
+    fn bytes_of(&self, older: &Older<I>) -> u64 {
+        size_of::<Older<I>>() as u64 + older.image.as_ref().map_or(0, self.bytes_of)
+    }
+
+    fn cell(&self, index: u32) -> &Cell<I> {
+        let (chunk, place) = chunk_of(index as usize);
+        &self.chunks[chunk].get().expect("it was taken")[place]
+    }
+
+    /// Takes a free cell for a version that is visible to all transactions.
+    ///
+    /// # Panics
+    /// When there are 2^29 cells.
+    pub fn take(self: &Arc<Self>, version: Version) -> CellRef<I> {
+        self.used.fetch_add(1, Ordering::Relaxed);
+        let mut free = self.free.lock();
+        let index = free.listed.pop().unwrap_or_else(|| {
+            let (chunk, _) = chunk_of(free.end);
+            let length = FIRST << chunk.saturating_sub(1);
+            self.chunks[chunk].get_or_init(|| (0..length).map(|_| Cell::default()).collect());
+            free.end += 1;
+            u32::try_from(free.end - 1).expect("cells are few")
+        });
+        drop(free);
+        let cell = self.cell(index);
+        cell.cstamp.store(version.word(), Ordering::Release);
+        self.hold(index)
+    }
+
+    /// Returns a handle of a cell that is in use.
+    pub fn hold(self: &Arc<Self>, index: u32) -> CellRef<I> {
+        self.cell(index).holders.fetch_add(1, Ordering::SeqCst);
+        CellRef { cells: self.clone(), index }
+    }
+
+    /// Drops older images that ended at or before the horizon. Gives the cell back if nobody holds
+    /// it and its stamps are not above the horizon, and says whether it did. No handle of it can be
+    /// taken meanwhile.
+    pub fn release(&self, index: u32, horizon: Stamp) -> bool {
+        let cell = self.cell(index);
+        let mut older = cell.older.lock();
+        older.retain(|older| {
+            let stays = older.successor.end > horizon;
+            if !stays {
+                self.older_bytes.fetch_sub(self.bytes_of(older), Ordering::Relaxed);
+            }
+            stays
+        });
+        let stamp = Version::from_word(cell.cstamp.load(Ordering::Acquire)).stamp();
+        let newest = stamp.max(cell.pstamp.load(Ordering::SeqCst));
+        let is_idle = cell.holders.load(Ordering::SeqCst) == 0;
+        if !is_idle || !older.is_empty() || newest > horizon {
+            return false;
+        }
+        drop(older);
+        for word in [&cell.owner, &cell.pstamp, &cell.readers] {
+            word.store(0, Ordering::Release);
+        }
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        self.free.lock().listed.push(index);
+        true
+    }
+
+    /// Returns how many cells are in use.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of memory of all cells, without what images have allocated.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let made =
+            self.chunks.iter().filter_map(OnceLock::get).map(|chunk| chunk.len()).sum::<usize>();
+        (made * size_of::<Cell<I>>()) as u64
+    }
+}
+
+/// Handle of a cell. While there is one the cell stays in use.
+#[derive(Debug)]
+pub struct CellRef<I> {
+    cells: Arc<Cells<I>>,
+    index: u32,
+}
+
+impl<I> Clone for CellRef<I> {
+    fn clone(&self) -> Self {
+        self.cells.hold(self.index)
+    }
+}
+
+impl<I> Drop for CellRef<I> {
+    fn drop(&mut self) {
+        self.cell().holders.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<I> CellRef<I> {
+    fn cell(&self) -> &Cell<I> {
+        self.cells.cell(self.index)
+    }
+
+    /// Returns the index of the cell.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Returns the version of the newest image, or `None` while that is being replaced.
+    #[must_use]
+    pub fn version(&self) -> Option<Version> {
+        let cell = self.cell();
+        let owner = Owner::from_word(cell.owner.load(Ordering::Acquire));
+        let version = Version::from_word(cell.cstamp.load(Ordering::Acquire));
+        (!owner.is_publishing()).then_some(version)
+    }
+
+    /// Keeps an image that is about to be replaced, if the cell's owner is publishing: the image of
+    /// the version that was kept last.
+    pub fn keep_image(&self, image: impl FnOnce() -> I) {
+        let cell = self.cell();
+        if Owner::from_word(cell.owner.load(Ordering::Acquire)).is_publishing()
+            && let Some(newest) = cell.older.lock().last_mut()
+            && newest.image.is_none()
+        {
+            let image = newest.image.insert(image());
+            let bytes = (self.cells.bytes_of)(image);
+            self.cells.older_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<I: Clone> CellRef<I> {
+    /// Returns the older image that a transaction sees which began at `begin`, with its version and
+    /// what is known of the next one. `None` if the newest image is the one.
+    #[must_use]
+    pub fn older(&self, begin: Stamp) -> Option<(Version, Successor, I)> {
+        let older = self.cell().older.lock();
+        let seen = older.iter().rev().find(|older| older.version.stamp() <= begin)?;
+        let is_over = seen.successor.end <= begin;
+        let image = seen.image.clone().filter(|_| !is_over)?;
+        Some((seen.version, seen.successor, image))
+    }
+}
+
+impl<I> Readable for CellRef<I> {
+    fn visit(&self, act: &mut dyn FnMut(Marks<'_>)) {
+        let cell = self.cell();
+        act(Marks { pstamp: &cell.pstamp, readers: &cell.readers });
+    }
+}
+
+/// Engines with cells keep no stamps of gaps.
+impl<I> Stamps for CellRef<I> {
+    type Gap = &'static Gap;
+
+    fn visit_slot(&self, act: &mut dyn FnMut(Words<'_>)) {
+        let cell = self.cell();
+        let marks = Marks { pstamp: &cell.pstamp, readers: &cell.readers };
+        act(Words { owner: &cell.owner, cstamp: &cell.cstamp, marks });
+    }
+
+    fn keep(&self, version: Version, successor: Successor) {
+        let older = Older { version, successor, image: None };
+        self.cells.older_bytes.fetch_add(self.cells.bytes_of(&older), Ordering::Relaxed);
+        self.cell().older.lock().push(older);
+    }
+
+    fn successor(&self, version: Version) -> Successor {
+        let older = self.cell().older.lock();
+        let found = older.iter().rev().find(|older| older.version == version);
+        found.expect("a version that was replaced was kept before").successor
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::{Certifier, Image, Look};
+
+    /// Reads as an engine does, with an image that the test has beside the cell.
+    fn overwrite(ssn: &Certifier, cell: &CellRef<u64>, image: u64) -> Stamp {
+        let mut writer = ssn.begin_plain().unwrap();
+        assert!(writer.poll_own(cell, None).is_ready());
+        writer.certify().unwrap();
+        writer.decide();
+        writer.publish(|cell| {
+            cell.keep_image(|| image);
+            Image::Value
+        });
+        let stamp = writer.commit_stamp();
+        writer.finish();
+        stamp
+    }
+
+    #[test]
+    fn images_stay_for_those_that_see_them() {
+        let (ssn, cells) = (Certifier::above(10), Arc::new(Cells::new(|_| 8)));
+        let cell = cells.take(Version::present(0));
+        let mut early = ssn.begin().unwrap();
+        assert_eq!(overwrite(&ssn, &cell, 1), 11);
+        let mut late = ssn.begin().unwrap();
+        assert_eq!(overwrite(&ssn, &cell, 2), 12);
+        assert_eq!(early.look(&cell).map(Result::unwrap), std::task::Poll::Ready(Look::Older));
+        assert_eq!(late.look(&cell).map(Result::unwrap), std::task::Poll::Ready(Look::Older));
+        let (version, successor, image) = cell.older(early.begin_stamp()).unwrap();
+        assert_eq!((version, successor.end, image), (Version::present(0), 11, 1));
+        let (version, successor, image) = cell.older(late.begin_stamp()).unwrap();
+        assert_eq!((version, successor.end, image), (Version::present(11), 12, 2));
+        assert!(cell.older(12).is_none(), "the newest image is the one");
+        early.note_older(Version::present(0), Successor { end: 11, pi: 11 }).unwrap();
+        let horizon = || ssn.contexts().horizon(ssn.clock());
+        drop(early);
+        assert!(!cells.release(cell.index(), horizon()));
+        assert!(cell.older(10).is_none() && cell.older(11).is_some(), "nobody sees the first");
+        drop(late);
+        assert!(!cells.release(cell.index(), horizon()), "it is held");
+        let index = cell.index();
+        drop(cell);
+        assert!(!cells.release(index, 11), "its version is above the horizon");
+        assert!(cells.release(index, horizon()));
+        assert_eq!((cells.used(), cells.older_bytes()), (0, 0));
+        assert_eq!(cells.take(Version::absent(0)).index(), index, "it is used again");
+    }
+
+    #[test]
+    fn many_cells_keep_their_places() {
+        let cells = Arc::new(Cells::new(|(): &()| 0));
+        let taken: Vec<_> = (0..1000).map(|stamp| cells.take(Version::present(stamp))).collect();
+        for (stamp, cell) in (0..).zip(&taken) {
+            assert_eq!(
+                (cell.version(), cell.index()),
+                (Some(Version::present(stamp)), stamp as u32)
+            );
+        }
+        assert!(cells.bytes() >= 1000 * 40);
+        drop(taken);
+        assert!((0..1000).all(|index| cells.release(index, 1000)));
+        assert_eq!(cells.used(), 0);
+    }
+}
