@@ -87,6 +87,9 @@ const LOAN: u64 = 2;
 const LACKED_PART: u64 = 32;
 const LACKED_BYTES: u64 = 256 << 10;
 
+/// Steps in which the budget is found that leaves this much to keyspaces.
+const BUDGET_STEPS: u32 = 16;
+
 /// Longest wait of a batch for memory that was lent to it. What is missing then is taken beyond the
 /// budget for a moment.
 const LOAN_WAIT: Duration = Duration::from_millis(200);
@@ -139,7 +142,7 @@ impl Memory {
     pub(crate) fn set_total(&self, keyspaces: &Keyspaces, bytes: u64) -> Result<()> {
         let _one_at_a_time = self.sharing.lock();
         let kept: u64 = keyspaces.open.read().iter().map(|keyspace| keyspace.kept_bytes()).sum();
-        check_fits(kept, Self::shareable_of(bytes))?;
+        check_fits(kept, bytes)?;
         self.budget.set_total(bytes);
         Ok(())
     }
@@ -155,7 +158,7 @@ impl Memory {
         }
         let open = keyspaces.open.read();
         let kept: u64 = open.iter().map(|keyspace| keyspace.kept_bytes()).sum();
-        check_fits(own + kept, self.shareable())
+        check_fits(own + kept, self.budget.total())
     }
 
     /// Bytes of the budget that keyspaces share.
@@ -346,12 +349,16 @@ impl Memory {
 }
 
 /// Checks that records that stay in memory, with this number of bytes, fit into what keyspaces share.
-fn check_fits(kept: u64, shareable: u64) -> Result<()> {
-    if kept <= shareable {
+fn check_fits(kept: u64, budget: u64) -> Result<()> {
+    if kept <= Memory::shareable_of(budget) {
         return Ok(());
     }
-    let text = "of memory are needed for keyspaces that keep all records in it, and there are";
-    Err(Error::new(ErrorKind::Full, format!("{kept} bytes {text} {shareable}")))
+    // What the log and the database itself take grows with the budget, up to a bound. Writes need some more.
+    let wanted = kept + kept / LACKED_PART + LACKED_BYTES;
+    let beside = |total: u64| total - Memory::shareable_of(total);
+    let needed = (0..BUDGET_STEPS).fold(wanted, |total, _| wanted + beside(total.max(wanted)));
+    let text = "of memory are needed for keyspaces that keep all records in it, and the budget is";
+    Err(Error::new(ErrorKind::Full, format!("{needed} bytes {text} {budget}")))
 }
 
 /// Lowers targets at once, and raises others by what those have given. Returns whether some memory

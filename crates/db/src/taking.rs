@@ -41,6 +41,10 @@ impl State {
             Some(these) => these.iter().map(|keyspace| keyspace.id).collect(),
             None => places.iter().map(|place| place.id).collect(),
         };
+        let has_versions = match &only {
+            Some(these) => these.iter().any(|keyspace| keyspace.has_versions),
+            None => places.iter().any(|place| place.options.engine.row().capabilities.versions),
+        };
         let is_all = only.is_none();
         let mut keyspaces = only.unwrap_or_else(|| {
             places.iter().filter_map(|place| Some(place.open.enter()?.pin())).collect()
@@ -61,8 +65,12 @@ impl State {
         let gates = begun.and_then(|()| self.close_gates(&gated));
         // Also where it fails: no batch after this bears a lesser number than the tables there are. These
         // may have taken in the tables of earlier snapshots when the parts have gone.
-        // Transactions that come after it find out before they certify (T13).
-        self.versions.certifier.mark(|stamp| self.moments.store(number, stamp));
+        if has_versions {
+            // Transactions that come after it find out before they certify (T13).
+            self.versions.certifier.mark(|stamp| self.moments.store(number, stamp));
+        } else {
+            self.moments.store(number, self.versions.certifier.clock().draw());
+        }
         let gates = gates.inspect_err(|_| self.give_up(&taking))?;
         let viewed: Result<()> = gated.iter().zip(&gates).try_for_each(|(keyspace, gate)| {
             let part = Part { engine: gate.snapshot()?, open: keyspace.clone() };

@@ -260,3 +260,23 @@ fn p04_what_was_noted_before_a_load_is_forgotten() {
     assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&b"2"[..]));
     db.verify().unwrap();
 }
+
+/// Pages in memory may be dirty with what was written before: that is no want of room.
+#[test]
+fn a_load_after_much_was_written_is_told_what_is_wrong() {
+    let disk = SimDisk::new(1);
+    let options = Options::default().memory(4 << 20).disk(Arc::new(disk));
+    let db = Db::open("/db", options.runtime(Runtime::stepped(1))).unwrap();
+    let records = |count: u64| (0..count).map(|number| (number.to_be_bytes(), [1; 1000]));
+    for engine in EngineKind::ALL.into_iter().filter(|it| it.row().capabilities.larger_than_memory)
+    {
+        let keyspace = db.keyspace(engine.name(), engine).unwrap();
+        for count in [1000, 3000] {
+            keyspace.bulk_load(records(count)).unwrap();
+            let error = keyspace.bulk_load(records(10)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{engine}: {error}");
+            (0..count).for_each(|number| keyspace.remove(number.to_be_bytes()).unwrap());
+        }
+        assert_eq!(keyspace.bulk_load(records(20_000)).unwrap(), 20_000, "{engine}");
+    }
+}

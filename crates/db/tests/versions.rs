@@ -147,6 +147,29 @@ fn who_keeps_too_much_ends() {
     assert_eq!(main.iter().count(), 20_000);
 }
 
+/// A snapshot has read everything, so a writer may have to come after it (T13). A reader has not, nor has a writer that
+/// nothing was overwritten for, nor does a snapshot of other keyspaces count.
+#[test]
+fn t13_snapshots_keep_readers_from_nothing() {
+    let (db, _) = database();
+    let main = db.keyspace("main", EngineKind::Iot).unwrap();
+    let other = db.keyspace("other", EngineKind::TreeLine).unwrap();
+    for round in 0..4 {
+        main.insert("a", "old").unwrap();
+        let mut early = db.begin().unwrap();
+        assert_eq!(get(&early, &main, "a").unwrap(), "old");
+        main.insert("a", "new").unwrap();
+        let is_writer = round % 2 == 1;
+        let snapshot = if round < 2 { other.snapshot().unwrap() } else { main.snapshot().unwrap() };
+        if is_writer {
+            early.insert(&main, "b", "early").unwrap();
+        }
+        let is_refused = is_writer && round >= 2;
+        assert_eq!(early.commit().is_err(), is_refused, "{round}");
+        drop(snapshot);
+    }
+}
+
 /// More transactions than there are contexts, all left open: the last ones conflict, and plain writes go on.
 #[test]
 fn more_transactions_than_contexts() {

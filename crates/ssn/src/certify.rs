@@ -252,6 +252,8 @@ impl<S: Stamps> Transaction<S> {
                 self.pi = self.pi.min(self.cstamp);
                 Phase::Floor
             }
+            // No snapshot has read what it overwrites.
+            Phase::Floor if self.writes.is_empty() => Phase::Successors(0),
             Phase::Floor => {
                 self.eta =
                     self.eta.max(ready!(self.certifier.shared.floor.poll()).min(self.cstamp - 1));

@@ -131,7 +131,8 @@ impl Certifier {
     }
 
     fn begin_as<S: Stamps>(&self, is_plain: bool) -> Result<Transaction<S>> {
-        let full = || Error::new(ErrorKind::Conflict, "too many transactions run at once");
+        let full =
+            || Error::new(ErrorKind::Conflict, "too many transactions over versions run at once");
         let (me, begin) =
             self.shared.contexts.claim(&self.shared.clock, is_plain).ok_or_else(full)?;
         Ok(Transaction {
@@ -343,7 +344,8 @@ impl<S: Stamps> Transaction<S> {
     }
 }
 
-pub(crate) const AGAIN: &str = "the transaction was aborted";
+pub(crate) const AGAIN: &str =
+    "the transaction was ended: versions that it may see take memory that others need";
 
 pub(crate) fn conflict(why: &str) -> Error {
     Error::new(ErrorKind::Conflict, why)

@@ -171,12 +171,24 @@ impl Maintain for Tiered {
 
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
         self.context.poison.check()?;
-        let tree = self.empty_tree()?;
+        self.check_empty()?;
+        let tree = match self.empty_tree() {
+            // What was written before may fill the frames.
+            Err(error) if error.is_full() => {
+                let before = self.tree();
+                before.map_or(Ok(0), |before| before.write_back(usize::MAX))?;
+                self.empty_tree()?
+            }
+            made => made?,
+        };
         let loaded = Loaded::new(&self.values);
-        let loading =
-            Loading { keyspace: self, tree: Some(tree), some: Vec::new(), bytes: 0, loaded };
-        loading.check_empty()?;
-        Ok(Box::new(loading))
+        Ok(Box::new(Loading {
+            keyspace: self,
+            tree: Some(tree),
+            some: Vec::new(),
+            bytes: 0,
+            loaded,
+        }))
     }
 
     fn scrub(&self, from: &[u8]) -> Scrubbed {
@@ -284,16 +296,19 @@ struct Loading<'a> {
     loaded: Loaded,
 }
 
-impl Loading<'_> {
+impl Tiered {
+    /// Passes if there is no record.
     fn check_empty(&self) -> Result<()> {
         let mut chunk = Chunk::default();
-        self.keyspace.scan(&ScanRequest::FIRST_KEY, &mut chunk)?;
+        self.scan(&ScanRequest::FIRST_KEY, &mut chunk)?;
         if chunk.is_empty() {
             return Ok(());
         }
         Err(Error::invalid("a bulk load needs an empty keyspace"))
     }
+}
 
+impl Loading<'_> {
     fn merge(&mut self) -> Result<()> {
         let changes: Vec<Change<'_>> = (self.some.iter())
             .map(|(key, value)| Change { key, value: Some(value.as_value()) })
@@ -325,7 +340,7 @@ impl Bulk for Loading<'_> {
         let _inside = probe::enter("bulk load");
         self.merge()?;
         let _one_at_a_time = keyspace.publishing.lock();
-        self.check_empty()?;
+        self.keyspace.check_empty()?;
         // What is left of the records before are removals.
         keyspace.bring_all_home()?;
         let _no_sweep = keyspace.sweeps.claims.all();

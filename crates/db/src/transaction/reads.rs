@@ -140,6 +140,17 @@ impl Reads {
         self.ended.as_ref().is_some_and(|error| error.kind() == ErrorKind::Conflict)
     }
 
+    /// Notes a conflict that a certifier tells of.
+    fn conflict_as(&mut self, state: &State, cause: Cause, error: &Error) -> Error {
+        let text = "the transaction cannot commit; run it again";
+        let error = error.clone().wrap(ErrorKind::Conflict, text);
+        if self.ended.is_none() {
+            state.writers.transactions.count_conflict(cause);
+        }
+        self.part = None;
+        self.ended.get_or_insert(error).clone()
+    }
+
     /// Notes a conflict, which stays. Returns its error.
     pub(super) fn conflict(&mut self, state: &State, cause: Cause) -> Error {
         if self.ended.is_none() {
@@ -385,7 +396,7 @@ impl Reads {
             let written = match written {
                 // Its certifier says so, and not a condition of the batch.
                 Err(error) if is_over && error.kind() == ErrorKind::Conflict => {
-                    return Err(self.conflict(state, Cause::Changed));
+                    return Err(self.conflict_as(state, Cause::Changed, &error));
                 }
                 written => written?,
             };
@@ -421,7 +432,7 @@ impl Reads {
         if self.part.is_none() {
             match Part::begin(&state.versions, || state.log.quiesce()) {
                 Ok(part) => self.part = Some(part),
-                Err(_) => return Err(self.conflict(state, Cause::Busy)),
+                Err(error) => return Err(self.conflict_as(state, Cause::Busy, &error)),
             }
             if !self.stripes.is_empty() || !self.guards.is_empty() {
                 self.extend(state)?;
@@ -438,7 +449,9 @@ impl Reads {
             match transaction.extend() {
                 Poll::Pending => thread::yield_now(),
                 Poll::Ready(Ok(())) => return Ok(()),
-                Poll::Ready(Err(_)) => return Err(self.conflict(state, Cause::Changed)),
+                Poll::Ready(Err(error)) => {
+                    return Err(self.conflict_as(state, Cause::Changed, &error));
+                }
             }
         }
     }
@@ -480,7 +493,8 @@ impl Reads {
                     let Some((version, successor, found)) = older else { continue };
                     if found == Found::Large {
                         // Its extents may be others' by now.
-                        break Err(conflict(Cause::Changed));
+                        let text = "a large value was replaced since the transaction began, and has no versions";
+                        break Err(Error::new(ErrorKind::Conflict, text));
                     }
                     break transaction.note_older(version, successor).map(|()| found);
                 }
@@ -491,7 +505,7 @@ impl Reads {
                 self.check_places(state)?;
                 Ok(found != Found::Absent)
             }
-            Err(_) => Err(self.conflict(state, Cause::Changed)),
+            Err(error) => Err(self.conflict_as(state, Cause::Changed, &error)),
         }
     }
 
