@@ -461,13 +461,20 @@ impl State {
             None if !self.versions.are_used() => return Ok(None),
             None => self.versions.begin_plain(),
         };
+        let is_plain = part.is_none();
         let of_versions = writes.iter().filter_map(|write| {
             let versioned = write.keyspace.engine.versioned()?;
             Some((versioned.cell(write.write.key), write.write.hash))
         });
         let cells: Vec<(Stamps, u64)> = of_versions.collect();
         let has_scanned = part.as_ref().is_some_and(|part| part.has_scanned);
-        self.versions.certify(&mut transaction, &cells, has_scanned)?;
+        while let Err(error) = self.versions.certify(&mut transaction, &cells, has_scanned) {
+            if !is_plain {
+                return Err(error);
+            }
+            // It was taken for the transaction that keeps others from their memory.
+            transaction = self.versions.begin_plain();
+        }
         let (pi, _) = transaction.pi_eta();
         let is_mixed =
             cells.len() < writes.len() || part.as_ref().is_some_and(|part| part.is_mixed);

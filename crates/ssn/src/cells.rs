@@ -279,7 +279,8 @@ impl<I> Stamps for CellRef<I> {
     fn successor(&self, version: Version) -> Successor {
         let older = self.cell().older.lock();
         let found = older.iter().rev().find(|older| older.version == version);
-        found.expect("a version that was replaced was kept before").successor
+        // What is gone is below the horizon: only a transaction that was aborted meanwhile can ask. It conflicts.
+        found.map_or(Successor { end: 0, pi: 0 }, |older| older.successor)
     }
 }
 
@@ -331,6 +332,20 @@ mod tests {
         assert!(cells.release(index, horizon()));
         assert_eq!((cells.used(), cells.older_bytes()), (0, 0));
         assert_eq!(cells.take(Version::absent(0)).index(), index, "it is used again");
+    }
+
+    /// A transaction that is aborted for its versions may be about to ask for one that is gone.
+    #[test]
+    fn what_is_gone_is_a_conflict() {
+        let (ssn, cells) = (Certifier::above(10), Arc::new(Cells::new(|_| 8)));
+        let cell = cells.take(Version::present(0));
+        let early: crate::Transaction<CellRef<u64>> = ssn.begin().unwrap();
+        overwrite(&ssn, &cell, 1);
+        assert_eq!(cell.successor(Version::present(0)), Successor { end: 11, pi: 11 });
+        assert!(ssn.contexts().abort_oldest());
+        assert!(!cells.release(cell.index(), ssn.contexts().horizon(ssn.clock())), "it is held");
+        assert_eq!(cell.successor(Version::present(0)), Successor { end: 0, pi: 0 });
+        drop(early);
     }
 
     #[test]

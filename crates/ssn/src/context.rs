@@ -196,7 +196,7 @@ impl Contexts {
         // The clock first: a claim that the scan misses takes its begin stamp later.
         let now = clock.now();
         let running = self.contexts[..self.high()].iter();
-        // Who is aborted sees nothing any more.
+        // An aborted transaction sees nothing any more.
         let sees = |context: &&Context| {
             let state = context.word.load(Ordering::SeqCst) & STATE;
             state != FREE && state != ABORTED

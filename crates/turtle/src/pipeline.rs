@@ -91,6 +91,10 @@ impl Core {
         if held > limits.hard || sealed > SEALED_MAX {
             return self.stall(|| self.make_room(limits));
         }
+        if self.progress.is_replaying() {
+            // Delays let the background catch up, and there is none yet.
+            return Ok(());
+        }
         let of_memory = delay(held.saturating_sub(limits.soft), limits.hard - limits.soft);
         let delay = of_memory.max(delay_of_sealed(sealed, filled, limits.batch));
         if delay.is_zero() {
