@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spinney_base::Runtime;
 use spinney_base::runtime::SplitMix;
-use spinney_db::{Batch, Db, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney_db::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, SimDisk};
 
 type Model = BTreeMap<(usize, u64), Vec<u8>>;
@@ -61,4 +61,24 @@ fn p15_each_key_has_its_last_value() {
     }
     assert!(found == model, "{} records, {} expected", found.len(), model.len());
     db.verify().unwrap();
+}
+
+/// While the log is replayed nothing works in the background, so no operation waits for it.
+#[test]
+fn p19_a_replay_of_many_batches_is_not_delayed() {
+    let disk = SimDisk::new(1);
+    let options = |disk: &SimDisk| {
+        let options = Options::default().memory(16 << 20).log_bytes_max(256 << 20);
+        options.durability(Durability::Buffered).disk(Arc::new(disk.clone()))
+    };
+    let db = Db::open("/db", options(&disk)).unwrap();
+    let keyspace = db.keyspace("k", EngineKind::Turtle).unwrap();
+    (0..100_000_u64).for_each(|number| keyspace.insert(number.to_be_bytes(), [7; 100]).unwrap());
+    db.flush().unwrap();
+    let disk = disk.kill();
+    let db = Db::open("/db", options(&disk)).unwrap();
+    let keyspace = db.existing_keyspace("k").unwrap();
+    let turtle = keyspace.stats().turtle.expect("it is one");
+    assert_eq!(turtle.writes_delayed, 0, "{turtle:?}");
+    assert_eq!(keyspace.iter().count(), 100_000);
 }

@@ -989,23 +989,3 @@ fn auto_follows_what_is_done() {
     assert!((1..=most / 2).contains(&distance()), "{} of {most}", distance());
     db.verify().unwrap();
 }
-
-/// While the log is replayed nothing works in the background, so no operation waits for it.
-#[test]
-fn p19_a_replay_of_many_batches_is_not_delayed() {
-    let disk = SimDisk::new(1);
-    let options = |disk: &SimDisk| {
-        let options = Options::default().memory(16 << 20).log_bytes_max(256 << 20);
-        options.durability(Durability::Buffered).disk(Arc::new(disk.clone()))
-    };
-    let db = Db::open("/db", options(&disk)).unwrap();
-    let keyspace = db.keyspace("k", EngineKind::Turtle).unwrap();
-    (0..100_000_u64).for_each(|number| keyspace.insert(number.to_be_bytes(), [7; 100]).unwrap());
-    db.flush().unwrap();
-    let disk = disk.kill();
-    let db = Db::open("/db", options(&disk)).unwrap();
-    let keyspace = db.existing_keyspace("k").unwrap();
-    let turtle = keyspace.stats().turtle.expect("it is one");
-    assert_eq!(turtle.writes_delayed, 0, "{turtle:?}");
-    assert_eq!(keyspace.iter().count(), 100_000);
-}
