@@ -83,6 +83,7 @@ struct Inner {
     message: String,
     place: Option<Place>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    lacks_memory: bool,
 }
 
 /// The file that an error is about, and the offset in it.
@@ -95,7 +96,15 @@ struct Place {
 impl Error {
     /// Makes an error of `kind` with the message `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let inner = Inner { kind, message: message.into(), place: None, source: None };
+        let (message, lacks_memory) = (message.into(), false);
+        let inner = Inner { kind, message, place: None, source: None, lacks_memory };
+        Error { inner: Arc::new(inner) }
+    }
+
+    /// Makes the error for a write that finds no memory. Its database may divide the memory otherwise.
+    pub fn lacking_memory(message: impl Into<String>) -> Self {
+        let (kind, message) = (ErrorKind::Full, message.into());
+        let inner = Inner { kind, message, place: None, source: None, lacks_memory: true };
         Error { inner: Arc::new(inner) }
     }
 
@@ -108,7 +117,9 @@ impl Error {
             Ok(inner) => Inner { place, ..inner },
             Err(shared) => {
                 let (kind, message) = (shared.kind, shared.message.clone());
-                Inner { kind, message, place, source: Some(Box::new(Error { inner: shared })) }
+                let lacks_memory = shared.lacks_memory;
+                let source = Some(Box::new(Error { inner: shared }) as _);
+                Inner { kind, message, place, source, lacks_memory }
             }
         };
         Error { inner: Arc::new(inner) }
@@ -129,7 +140,8 @@ impl Error {
 
     fn of_system(kind: ErrorKind, context: impl fmt::Display, source: std::io::Error) -> Self {
         let message = format!("{context}: {source}");
-        let inner = Inner { kind, message, place: None, source: Some(Box::new(source)) };
+        let source = Some(Box::new(source) as _);
+        let inner = Inner { kind, message, place: None, source, lacks_memory: false };
         Error { inner: Arc::new(inner) }
     }
 
@@ -172,7 +184,9 @@ impl Error {
     pub fn wrap(self, kind: ErrorKind, context: impl fmt::Display) -> Self {
         let message = format!("{context}: {}", self.inner.message);
         let place = self.inner.place.clone();
-        Error { inner: Arc::new(Inner { kind, message, place, source: Some(Box::new(self)) }) }
+        let lacks_memory = self.inner.lacks_memory;
+        let source = Some(Box::new(self) as _);
+        Error { inner: Arc::new(Inner { kind, message, place, source, lacks_memory }) }
     }
 
     /// Returns the same error, of the same kind, with `context` before the message.
@@ -218,6 +232,12 @@ impl Error {
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.kind() == ErrorKind::Full
+    }
+
+    /// Returns whether it is memory that ran out.
+    #[must_use]
+    pub fn lacks_memory(&self) -> bool {
+        self.inner.lacks_memory
     }
 
     /// Returns whether the process, or the whole system, had no descriptor left.

@@ -1,7 +1,7 @@
 //! Drivers for our own engines, through the same face that every user has.
 
-use spinney::{Db, EngineKind, EngineStats, Keyspace, KeyspaceOptions, Options};
-use spinney_base::{Error, Result};
+use spinney::{Db, EngineKind, EngineStats, Keyspace, KeyspaceOptions, LogMemory, Options};
+use spinney_base::{Error, ErrorKind, Result};
 
 use crate::driver::{
     Counters, Driver, KeyspaceMemory, Knobs, Loaded, OpenConfig, Scanned, Session, Store, Terms,
@@ -12,8 +12,11 @@ use crate::shape::Shape;
 /// The keyspace that is measured; of several the first one, and others bear a number behind it.
 const KEYSPACE: &str = "bench";
 
-/// The one knob that is an option of the database and not of the keyspace.
+/// The knobs that are options of the database and not of the keyspace.
 const POLL_READS: &str = "poll-reads";
+pub(crate) const PERSISTENT_MEMORY: &str = "pm";
+/// The only value of the second: [`LogMemory::Emulated`].
+pub(crate) const EMULATE: &str = "emulate";
 
 /// One of our engines.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +37,11 @@ pub fn drivers() -> Vec<Box<dyn Driver>> {
     own.chain([ONE_TIER]).map(|own| Box::new(own) as Box<dyn Driver>).collect()
 }
 
+/// Whether the log emulates persistent memory.
+fn log_memory(knobs: &Knobs) -> LogMemory {
+    if knobs.contains_key(PERSISTENT_MEMORY) { LogMemory::Emulated } else { LogMemory::Automatic }
+}
+
 /// Whether reads poll, and the options of a keyspace of an engine.
 pub(crate) fn options(kind: EngineKind, knobs: &Knobs) -> Result<(bool, KeyspaceOptions)> {
     let (mut poll_reads, mut options) = (true, KeyspaceOptions::default().engine(kind));
@@ -45,6 +53,7 @@ pub(crate) fn options(kind: EngineKind, knobs: &Knobs) -> Result<(bool, Keyspace
                 let message = format!("{POLL_READS} is on or off, not {other:?}");
                 return Err(Error::invalid(message));
             }
+            (PERSISTENT_MEMORY, EMULATE) => {}
             (name, value) => options = options.set(name, value)?,
         }
     }
@@ -60,6 +69,8 @@ struct OwnStore {
     db: Db,
     keyspaces: Vec<Keyspace>,
     durability: Durability,
+    /// Whether numbers are those of emulated persistent memory.
+    emulates: bool,
 }
 
 struct OwnSession {
@@ -105,6 +116,7 @@ impl Driver for Own {
         let options = Options::default()
             .memory(config.memory)
             .poll_reads(poll_reads)
+            .log_memory(log_memory(&config.knobs))
             .durability(durability)
             .torn_writes(torn_writes);
         let keyspace_options = keyspace_options.logged(config.durability != Durability::None);
@@ -112,7 +124,8 @@ impl Driver for Own {
         let keyspaces = (0..config.keyspaces)
             .map(|number| db.keyspace(&name_of(number), keyspace_options.clone()));
         let keyspaces = keyspaces.collect::<Result<_>>()?;
-        Ok(Box::new(OwnStore { db, keyspaces, durability: config.durability }))
+        let emulates = log_memory(&config.knobs) == LogMemory::Emulated;
+        Ok(Box::new(OwnStore { db, keyspaces, durability: config.durability, emulates }))
     }
 }
 
@@ -136,6 +149,10 @@ impl Store for OwnStore {
 
     fn counters(&self) -> Result<Counters> {
         let stats = self.db.stats();
+        if self.emulates && !["none", "emulated"].contains(&stats.log.memory) {
+            let message = format!("--pm emulate: the log's memory is {} here", stats.log.memory);
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let sum =
             |of: fn(&EngineStats) -> u64| Some(stats.keyspaces.iter().map(|one| of(one)).sum());
         #[expect(clippy::cast_precision_loss, reason = "milliseconds are shown with a few digits")]

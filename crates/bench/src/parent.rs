@@ -145,7 +145,7 @@ fn headline(plan: &Plan) -> String {
         None => format!("{} s", plan.seconds),
     };
     format!(
-        "{} records of {} B ({} keys, {} load), {} {}, {} threads, {} of memory, durability {}, torn writes {}, {length} after {} s of warm-up, seed {}",
+        "{} records of {} B ({} keys, {} load), {} {}, {} threads, {} of memory, durability {}{}, torn writes {}, {length} after {} s of warm-up, seed {}",
         plan.records,
         plan.record_size,
         plan.dataset,
@@ -158,6 +158,7 @@ fn headline(plan: &Plan) -> String {
         plan.threads,
         display_bytes(plan.memory),
         plan.durability,
+        if plan.emulates_memory() { " on emulated persistent memory" } else { "" },
         plan.torn_writes,
         plan.warmup_seconds,
         plan.seed,

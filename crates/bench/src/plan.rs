@@ -12,6 +12,7 @@ use spinney_base::{Error, Result};
 
 use crate::dataset::DatasetName;
 use crate::distribution::{Distribution, Generator};
+use crate::own;
 use crate::recovery::Kill;
 
 /// Number of records in a scan of `su`.
@@ -116,6 +117,10 @@ impl Plan {
             (self.operations != Some(0), "--operations must be at least 1"),
             (self.memory >= MEMORY_BYTES_MIN, "--memory must be at least 1MiB"),
             (!self.workloads.is_empty(), "--workloads names no workload"),
+            (
+                !self.emulates_memory() || self.durability == Durability::Buffered,
+                "--pm emulate promises what buffered does: --durability must be buffered",
+            ),
             ((1..=KEYSPACES_MAX).contains(&self.keyspaces), "--keyspaces must be 1 to 4096"),
             ((1..=self.keyspaces).contains(&self.busy), "--busy must be 1 to --keyspaces"),
             ((0.0..1e6).contains(&self.turns), "--turns must be 0 or more seconds"),
@@ -136,6 +141,25 @@ impl Plan {
             Some((_, message)) => Err(Error::invalid(*message)),
             None => Ok(()),
         }
+    }
+
+    /// Whether the log writes back cache lines of an ordinary mapping, as of persistent memory.
+    #[must_use]
+    pub fn emulates_memory(&self) -> bool {
+        self.knobs.contains_key(own::PERSISTENT_MEMORY)
+    }
+
+    /// Makes the log emulate persistent memory.
+    pub fn emulate_memory(&mut self) {
+        self.knobs.insert(own::PERSISTENT_MEMORY.to_owned(), own::EMULATE.to_owned());
+    }
+
+    /// Returns the name of the engine in output, which says when memory is emulated: the name stands
+    /// beside every number.
+    #[must_use]
+    pub fn engine_name(&self) -> String {
+        let suffix = if self.emulates_memory() { ", emulated persistent memory" } else { "" };
+        format!("{}{suffix}", self.engine)
     }
 
     /// Returns the number of keyspaces that are driven at some time: the first ones.

@@ -517,7 +517,7 @@ impl Runner<'_> {
         ]);
         let since = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
         Ok(Row {
-            engine: plan.engine.clone(),
+            engine: plan.engine_name(),
             workload: workload.name().to_owned(),
             dataset: plan.dataset.to_string(),
             distribution: plan.distribution_name(workload),

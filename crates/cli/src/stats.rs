@@ -31,6 +31,9 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "commits": stats.log.commits,
             "flushes": stats.log.flushes,
             "syncs": stats.log.syncs,
+            "memory": stats.log.memory,
+            "lines": stats.log.lines,
+            "fences": stats.log.fences,
             "durable_lsn": stats.log.durable_lsn,
             "last_lsn": stats.log.last_lsn,
         },
@@ -241,6 +244,10 @@ pub(crate) fn to_text(stats: &Stats) -> String {
         log.durable_lsn,
         log.last_lsn
     ));
+    if log.fences > 0 {
+        let (memory, lines, fences) = (log.memory, log.lines, log.fences);
+        line(format!("log memory   {memory}: {lines} lines written back, {fences} fences"));
+    }
     line(format!("I/O          {}; torn writes: {}", stats.io_backend, stats.torn_writes));
     if stats.io.polls > 0 {
         let (polls, in_vain) = (stats.io.polls, stats.io.polls_in_vain);

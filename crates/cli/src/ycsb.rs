@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use spinney_bench::dataset::DatasetName;
 use spinney_bench::distribution::{Distribution, Generator};
 use spinney_bench::driver::Driver;
@@ -128,9 +128,21 @@ struct TermArguments {
     /// What a write survives: sync (power loss), buffered (death of the process) or none
     #[arg(long, default_value = "buffered")]
     durability: Durability,
+    /// Persistent memory for the log: emulate carries out its instructions (a write-back of each cache
+    /// line and a fence) on an ordinary mapping, which promises what buffered does. For our own engines;
+    /// every line of numbers says so
+    #[arg(long)]
+    pm: Option<PersistentMemory>,
     /// Protection of pages written in place: auto, double-write or assume-4k
     #[arg(long, default_value = "auto")]
     torn_writes: TornWrites,
+}
+
+/// What the log takes for persistent memory.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PersistentMemory {
+    /// An ordinary mapping.
+    Emulate,
 }
 
 /// Files, and what is shown.
@@ -208,7 +220,15 @@ fn plan(
     let mut plans = Vec::new();
     for place in bench_engines::chosen(&arguments.engines, &names, &PEERS)? {
         let (driver, engine) = (&drivers[place], names[place]);
-        let plan = arguments.plan_of(engine, &mut knobs);
+        let mut plan = arguments.plan_of(engine, &mut knobs);
+        if let Some(PersistentMemory::Emulate) = arguments.terms.pm {
+            if driver.is_peer() {
+                return Err(Failure::usage(format!(
+                    "--pm is for our own engines, not for {engine}"
+                )));
+            }
+            plan.emulate_memory();
+        }
         plan.check()?;
         if plan.keyspaces > 1 && driver.is_peer() {
             return Err(Failure::usage(format!(

@@ -224,7 +224,9 @@ impl State {
         let who = (&self.keyspaces, &self.runtime);
         let mut push = |value| loop {
             match push(value) {
-                Err(error) if error.is_full() && self.memory.lend_lacked(who, keyspace) => {}
+                Err(error)
+                    if error.lacks_memory()
+                        && self.memory.lend_lacked(who, keyspace) != Some(false) => {}
                 pushed => return pushed,
             }
         };

@@ -46,6 +46,7 @@ mod moments;
 mod open;
 mod options;
 mod parking;
+mod part;
 mod place;
 mod range;
 mod reader;
@@ -79,7 +80,10 @@ pub use db_snapshot::DbSnapshot;
 pub use engine_options::{Staging, TreeLineOptions, TurtleOptions, TwoBTreeOptions};
 pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
-pub use options::{Durability, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, Options, TornWrites};
+pub use options::{
+    Durability, Isolation, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, LogMemory, Options,
+    TornWrites,
+};
 pub use range::KeyRange;
 pub use reader::ValueReader;
 pub use restore::{RestoreProgress, RestoreReport};

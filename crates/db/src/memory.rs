@@ -261,19 +261,20 @@ impl Memory {
     }
 
     /// Lets a keyspace have what one of its writes has lacked, which an engine says that keeps all its records in memory.
-    /// Returns whether the write may be tried again. No lock is held.
+    /// Returns whether the write may be tried again; `None` if another thread has asked for this meanwhile. No lock is
+    /// held.
     pub(crate) fn lend_lacked(
         &self,
         who: (&Keyspaces, &Runtime),
         keyspace: &KeyspaceState,
-    ) -> bool {
-        let lacked = keyspace.memory.take_lacked();
+    ) -> Option<bool> {
+        let lacked = Some(keyspace.memory.take_lacked()).filter(|lacked| *lacked > 0)?;
         let is_there = || keyspace.memory.target() >= lacked;
-        if lacked > 0 && !is_there() {
+        if !is_there() {
             // So that not each write asks.
             self.lend_all(who, keyspace, lacked + lacked / LACKED_PART + LACKED_BYTES);
         }
-        lacked > 0 && is_there()
+        Some(is_there())
     }
 
     /// Raises the target of a keyspace to this, as far as others can give it.

@@ -184,7 +184,11 @@ fn open_log(
     options: &Options,
     is_reading: bool,
 ) -> Result<(Arc<Log>, Recovered)> {
-    match Log::open(directory, LOG_NAME, &log_options(tag, options)) {
+    let opened = Log::open(directory, LOG_NAME, &log_options(tag, options));
+    if let Ok((log, _)) = &opened {
+        log.keep_tail_in(options.log_memory);
+    }
+    match opened {
         Err(error) if error.is_full() && is_reading => {
             let mode = OpenMode::EXISTING.cached().read_only();
             let bytes =

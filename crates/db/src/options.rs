@@ -9,7 +9,7 @@ use spinney_base::{Error, Result, Runtime};
 use spinney_io::{Disk, RealDisk, machine_memory_bytes};
 
 use crate::engines::EngineKind;
-pub use spinney_wal::Durability;
+pub use spinney_wal::{Durability, LogMemory};
 
 /// How pages that are rewritten in place are protected from tearing when the power fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,7 @@ pub struct Options {
     pub(crate) durability: Durability,
     pub(crate) torn_writes: TornWrites,
     pub(crate) log_bytes_max: u64,
+    pub(crate) log_memory: LogMemory,
     pub(crate) scrub_bytes_per_second: u64,
     pub(crate) create_if_missing: bool,
     pub(crate) poll_reads: bool,
@@ -93,6 +94,7 @@ impl Default for Options {
             durability: Durability::Sync,
             torn_writes: TornWrites::Auto,
             log_bytes_max: 256 << 20,
+            log_memory: LogMemory::Automatic,
             scrub_bytes_per_second: 1 << 20,
             create_if_missing: true,
             poll_reads: true,
@@ -135,6 +137,15 @@ impl Options {
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> Self {
         self.log_bytes_max = bytes;
+        self
+    }
+
+    /// Whether the log uses persistent memory; default [`LogMemory::Automatic`]: where the directory is
+    /// on a file system with direct access to it (DAX). A write with [`Durability::Sync`] then writes back the cache
+    /// lines of its log record instead of a block, and waits for no device. Everywhere else this changes nothing.
+    #[must_use]
+    pub fn log_memory(mut self, memory: LogMemory) -> Self {
+        self.log_memory = memory;
         self
     }
 
@@ -334,4 +345,17 @@ impl KeyspaceOptions {
     pub(crate) fn check(&self) -> Result<()> {
         self.own.iter().try_for_each(|(name, value)| self.check_own(name, value))
     }
+}
+
+/// What a transaction is protected from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// Everything: it is as if transactions ran one after the other.
+    #[default]
+    Serializable,
+    /// It sees one moment, and conflicts if another transaction has written first what it writes. Two that each read
+    /// what the other writes may both commit (write skew), and serializable ones are not protected from it. For
+    /// keyspaces with versions (`iot`) only; meant for comparison.
+    Snapshot,
 }

@@ -108,6 +108,7 @@ impl State {
             runtime: self.runtime.clone(),
             poison: self.life.poison.clone(),
             memory: memory.clone(),
+            certifier: self.versions.certifier.clone(),
         };
         let row = entry.options.engine.row();
         let made = match created_at {

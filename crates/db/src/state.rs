@@ -80,6 +80,8 @@ impl State {
 
     /// Bytes of memory that all accounts, the lock table and the log hold.
     pub(crate) fn memory_used(&self) -> u64 {
-        self.memory.budget.used() + self.stripes.bytes() as u64 + self.log.memory_bytes()
+        self.memory.budget.used()
+            + (self.stripes.bytes() + self.versions.certifier.board_bytes()) as u64
+            + self.log.memory_bytes()
     }
 }

@@ -138,6 +138,14 @@ pub struct LogStats {
     pub flushes: u64,
     /// Syncs of the file.
     pub syncs: u64,
+    /// What records are in before a block of the log holds them: `none`, nothing yet; a file that is
+    /// `written` by calls, or `mapped`; `persistent` memory, or `emulated` for
+    /// [`LogMemory::Emulated`](crate::LogMemory::Emulated).
+    pub memory: &'static str,
+    /// Cache lines written back to persistent memory, or to what emulates it.
+    pub lines: u64,
+    /// Fences that waited for them, one for each record.
+    pub fences: u64,
     /// Every record up to this LSN is on stable storage.
     pub durable_lsn: u64,
     /// The latest LSN.
@@ -153,6 +161,9 @@ impl From<spinney_wal::LogStats> for LogStats {
             commits: log.commits,
             flushes: log.flushes,
             syncs: log.syncs,
+            memory: log.memory,
+            lines: log.lines,
+            fences: log.fences,
             durable_lsn: log.durable_lsn.0,
             last_lsn: log.last_lsn.0,
         }

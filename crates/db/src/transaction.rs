@@ -23,8 +23,7 @@
 //! not an abort.
 //!
 //! Keyspaces with versions are read at a begin stamp instead, and nothing is compared: a certifier
-//! decides at the commit ([`versions`](crate::versions), rules T9 to T13). Their ranges are guarded
-//! as others are.
+//! decides at the commit ([`versions`](crate::versions), rules T9 to T13).
 
 mod conditions;
 mod ranges;
@@ -43,7 +42,7 @@ use spinney_engine::Direction;
 use crate::database::Db;
 use crate::handle::Handle;
 use crate::keyspace::Keyspace;
-use crate::options::Durability;
+use crate::options::{Durability, Isolation};
 use crate::range::KeyRange;
 use crate::snapshot::Source;
 use crate::transaction_stats::Cause;
@@ -78,6 +77,7 @@ pub struct Transaction {
 #[derive(Debug)]
 struct Inner {
     handle: Arc<Handle>,
+    isolation: Isolation,
     reads: Mutex<Reads>,
     /// Locked after `reads`.
     writes: Mutex<Writes>,
@@ -120,7 +120,8 @@ impl Db {
         state.writers.transactions.count_begin();
         let inner = Inner {
             handle: self.handle.clone(),
-            reads: Mutex::new(Reads::new(state)),
+            reads: Mutex::new(Reads::new(state, options.isolation)),
+            isolation: options.isolation,
             writes: Mutex::default(),
         };
         Ok(Transaction {
@@ -418,10 +419,17 @@ impl Inner {
     fn check(&self, keyspace: &Keyspace) -> Result<()> {
         self.handle.state.life.check_open()?;
         self.reads.lock().check()?;
+        let name = || keyspace.place.name.get();
+        if self.isolation == Isolation::Snapshot && !reads::has_versions(&keyspace.place) {
+            return Err(Error::invalid(format!(
+                "keyspace {:?} has no versions, which snapshot isolation reads: use engine iot",
+                name()
+            )));
+        }
         if keyspace.place.owner == self.handle.state.life.owner {
             return Ok(());
         }
-        let name = keyspace.place.name.get();
+        let name = name();
         Err(Error::invalid(format!(
             "keyspace {name:?} of the transaction belongs to another database"
         )))

@@ -13,32 +13,30 @@
 //! before: later ones find the count. So what was written without a stamp was written before it began, and
 //! its begin stamp is above all that.
 //!
-//! **Ranges** that transactions read are under guards, as on every engine, and read as they are now. So such a transaction
-//! commits only if nothing that it read was overwritten (T10), and leaves its commit stamp to all that overwrite later:
-//! after the draw, before it looks at its guards. A writer touches guards before it draws, so either it finds the
-//! stamp, or the reader finds its guard touched.
+//! **What transactions read** gets no stamps of its own. They leave their marks on the certifier's board, by the hash of
+//! the key, or of the gap that a range lies in. Their [part](crate::part) notes keys and ranges, and asks at
+//! its commit for their overwriters.
 //!
-//! **Plain reads** are of one key and are tracked by no bit. Where a transaction has to come before another that has
-//! committed already, a read between the two may have seen the later one. So each plain read raises a stamp of its
-//! key's hash before it reads; a transaction that writes the key counts that among what comes before it.
+//! **Plain reads** are tracked by no bit. Where a transaction has to come before another that has
+//! committed already, a read between the two may have seen the later one. So each plain read raises the stamp of its
+//! place on the board before it reads; a transaction that writes the key counts that among what comes before it.
 //!
 //! **Invariants**
 //! 1. Stripes are locked before a commit stamp is drawn (T11), for plain writes as well.
-//! 2. A plain write reads nothing, so its certification never fails.
+//! 2. A plain write reads nothing, so its certification never fails, and it need not know what comes before it.
+//! 3. A reader of ranges counts itself before its first mark, and leaves the stamp of its end. A writer looks for that once
+//!    it has drawn its stamp.
 
-use std::sync::Arc;
 use std::task::Poll;
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
 use spinney_base::shim::thread;
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_engine::Cell;
+use spinney_engine::{Cell, Versioned};
 use spinney_ssn::{Certifier, Stamp, Transaction};
 
 use crate::keyspace_state::KeyspaceState;
-
-/// Stamps of plain reads. With fewer, a transaction takes reads of other keys for reads of its own more often.
-const READS: usize = 4096;
+use crate::part::Part;
 
 /// One part in this many of a keyspace's memory may be older images when that is full. With more, transactions that
 /// are left open keep writers from their room; with less, they end early.
@@ -48,11 +46,14 @@ const OLDER_PART: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Versions {
     pub(crate) certifier: Certifier,
-    running: AtomicU64,
-    /// The latest plain reads, by the hash of the key.
-    reads: Box<[AtomicU64]>,
-    /// The latest read of a range, plain or by a transaction that committed.
+    /// Transactions that run.
+    pub(crate) running: AtomicU64,
+    /// The latest plain read of a range.
     scans: AtomicU64,
+    /// Transactions that run and have read ranges.
+    pub(crate) scanning: AtomicU64,
+    /// A stamp at or above those of all that have read ranges and ended.
+    pub(crate) scanned: AtomicU64,
 }
 
 impl Default for Versions {
@@ -60,8 +61,9 @@ impl Default for Versions {
         Versions {
             certifier: Certifier::above(0),
             running: AtomicU64::new(0),
-            reads: (0..READS).map(|_| AtomicU64::new(0)).collect(),
             scans: AtomicU64::new(0),
+            scanning: AtomicU64::new(0),
+            scanned: AtomicU64::new(0),
         }
     }
 }
@@ -77,7 +79,7 @@ impl Versions {
     #[inline]
     pub(crate) fn note_read(&self, hash: u64) {
         if self.are_used() {
-            self.raise(&self.reads[Self::index(hash)]);
+            self.certifier.note_read(hash);
         }
     }
 
@@ -85,25 +87,13 @@ impl Versions {
     #[inline]
     pub(crate) fn note_scan(&self) {
         if self.are_used() {
-            self.raise(&self.scans);
+            self.scans.fetch_max(self.certifier.clock().now(), SeqCst);
         }
     }
 
-    #[cold]
-    fn raise(&self, stamp: &AtomicU64) {
-        let now = self.certifier.clock().now();
-        if stamp.load(SeqCst) < now {
-            stamp.fetch_max(now, SeqCst);
-        }
-    }
-
-    fn index(hash: u64) -> usize {
-        usize::try_from(hash % READS as u64).expect("they are few")
-    }
-
-    /// Returns the latest stamp of plain reads of a key.
-    pub(crate) fn latest_read(&self, hash: u64) -> Stamp {
-        self.reads[Self::index(hash)].load(SeqCst).max(self.scans.load(SeqCst))
+    /// Whether somebody reads ranges, or did after a transaction began. Asked once that has drawn its stamp.
+    fn are_ranges_read(&self, begin: Stamp) -> bool {
+        self.scanning.load(SeqCst) > 0 || self.scanned.load(SeqCst) > begin
     }
 
     /// Returns the least begin stamp of what runs: nobody needs what ended at or before it.
@@ -140,93 +130,51 @@ impl Versions {
         }
     }
 
-    /// Becomes the owner of cells, each given with the hash of its key, and certifies. The stripes of all of them
-    /// are locked, so no other owner commits.
+    /// Becomes the owner of cells, and certifies. The stripes of all of them are locked, so no other owner commits.
     ///
     /// # Errors
     /// `Conflict`.
     pub(crate) fn certify(
         &self,
         transaction: &mut Transaction<Cell>,
-        cells: &[(Cell, u64)],
-        has_scanned: bool,
+        writes: &[Written<'_>],
+        part: Option<&Part>,
     ) -> Result<()> {
-        for (cell, _) in cells {
+        for write in writes {
             loop {
-                match transaction.poll_own(cell, None) {
+                match transaction.poll_own(&write.cell, None) {
                     Poll::Ready(owned) => break owned?,
                     Poll::Pending => thread::yield_now(),
                 }
             }
         }
         transaction.draw()?;
-        if has_scanned {
-            self.scans.fetch_max(transaction.commit_stamp(), SeqCst);
-        }
-        for (_, hash) in cells {
-            transaction.follow(self.latest_read(*hash));
+        if let Some(part) = part.filter(|part| part.is_certified()) {
+            let sight = transaction.sight();
+            transaction.precede(part.overwritten(sight, transaction.commit_stamp()));
+            let are_ranges_read = self.are_ranges_read(sight.begin);
+            for write in writes {
+                transaction.follow(self.scans.load(SeqCst));
+                transaction.follow_place(write.hash);
+                if are_ranges_read {
+                    transaction.follow_place(write.versioned.gap_of(write.key));
+                }
+            }
         }
         transaction.certify()
     }
 }
 
+/// A write to a keyspace with versions.
+#[derive(Debug)]
+pub(crate) struct Written<'a> {
+    pub(crate) versioned: &'a dyn Versioned,
+    pub(crate) cell: Cell,
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+}
+
 /// The error of a part that has committed or failed.
 pub(crate) fn is_over() -> Error {
     Error::new(ErrorKind::Conflict, "the transaction is over")
-}
-
-/// The part of a transaction over keyspaces with versions.
-#[derive(Debug)]
-pub(crate) struct Part {
-    /// `None` once it has committed.
-    pub(crate) transaction: Option<Transaction<Cell>>,
-    /// The keyspaces that were touched stay open: cells are theirs.
-    pub(crate) keyspaces: Vec<Arc<KeyspaceState>>,
-    /// Whether the transaction may commit only if all that it read is current (T10).
-    pub(crate) is_mixed: bool,
-    /// Whether it has read a range of a keyspace with versions.
-    pub(crate) has_scanned: bool,
-    versions: Arc<Versions>,
-}
-
-impl Part {
-    /// Begins it. `quiesce` waits for all writers that are announced.
-    ///
-    /// # Errors
-    /// `Conflict` when too many run.
-    pub(crate) fn begin(versions: &Arc<Versions>, quiesce: impl FnOnce()) -> Result<Part> {
-        versions.running.fetch_add(1, SeqCst);
-        let mut part = Part {
-            transaction: None,
-            keyspaces: Vec::new(),
-            is_mixed: false,
-            has_scanned: false,
-            versions: versions.clone(),
-        };
-        quiesce();
-        part.transaction = Some(versions.certifier.begin()?);
-        Ok(part)
-    }
-
-    /// Returns the transaction.
-    ///
-    /// # Errors
-    /// `Conflict` once it has committed or failed.
-    pub(crate) fn transaction(&mut self) -> Result<&mut Transaction<Cell>> {
-        self.transaction.as_mut().ok_or_else(is_over)
-    }
-
-    /// Keeps a keyspace open.
-    pub(crate) fn keep(&mut self, keyspace: Arc<KeyspaceState>) {
-        if !self.keyspaces.iter().any(|kept| kept.id == keyspace.id) {
-            self.keyspaces.push(keyspace);
-        }
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        self.transaction = None;
-        self.versions.running.fetch_sub(1, SeqCst);
-    }
 }

@@ -23,10 +23,11 @@ use spinney_wal::{CHECKPOINT_FULLNESS, RecordKind, Reservation, ReserveFor};
 use crate::guards::NOBODY;
 use crate::keyspace_state::KeyspaceState;
 use crate::options::Durability;
+use crate::part::Part;
 use crate::place::Place;
 use crate::record;
 use crate::state::State;
-use crate::versions::{Part, is_over};
+use crate::versions::{Written, is_over};
 
 /// One part in this many of the memory may be taken by the log's records when they are replayed,
 /// where an engine does not replay them in bulk. Records that do not fit must be written back
@@ -276,10 +277,12 @@ impl State {
     fn lend_lacked(&self, writes: &[KeyspaceWrite<'_>]) -> bool {
         let who = (&self.keyspaces, &self.runtime);
         // Of a keyspace only its first write says so.
-        let has_more = |write: &KeyspaceWrite<'_>| {
-            self.versions.relieve(write.keyspace) || self.memory.lend_lacked(who, write.keyspace)
+        let lend = |write: &KeyspaceWrite<'_>| {
+            let is_relieved = self.versions.relieve(write.keyspace);
+            if is_relieved { Some(true) } else { self.memory.lend_lacked(who, write.keyspace) }
         };
-        writes.iter().any(has_more)
+        // What another thread has lacked this one may have been lent as well.
+        writes.iter().find_map(lend).unwrap_or(true)
     }
 
     /// Writes operations on different keys atomically.
@@ -338,7 +341,7 @@ impl State {
             let result = loop {
                 match self.write_encoded(writes, &mut record, (owner, &mut part), &mut still) {
                     Err(error)
-                        if error.is_full()
+                        if error.lacks_memory()
                             && self.lend_lacked(writes)
                             && loans.next().is_some() => {}
                     result => break result,
@@ -464,11 +467,13 @@ impl State {
         let is_plain = part.is_none();
         let of_versions = writes.iter().filter_map(|write| {
             let versioned = write.keyspace.engine.versioned()?;
-            Some((versioned.cell(write.write.key), write.write.hash))
+            let Write { key, hash, value } = write.write;
+            let cell = versioned.cell(key, value.map_or(&[][..], |value| value.bytes));
+            Some(Written { versioned, cell, key, hash })
         });
-        let cells: Vec<(Stamps, u64)> = of_versions.collect();
-        let has_scanned = part.as_ref().is_some_and(|part| part.has_scanned);
-        while let Err(error) = self.versions.certify(&mut transaction, &cells, has_scanned) {
+        let cells: Vec<Written<'_>> = of_versions.collect();
+        let reads = part.as_deref();
+        while let Err(error) = self.versions.certify(&mut transaction, &cells, reads) {
             if !is_plain {
                 return Err(error);
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, Result, Runtime};
-use spinney_db::{Db, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options};
+use spinney_db::{Db, Durability, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, SimDisk};
 
 const MEMORY: u64 = 16 << 20;
@@ -190,5 +190,31 @@ fn loads_grow_into_what_others_hold() {
         (0..2_000).for_each(|_| _ = world.runtime.step());
         let used = db.stats().memory_used;
         assert!(used <= MEMORY, "{engine}: {used} bytes of {MEMORY}");
+    }
+}
+
+/// Threads that lack memory at once are each lent it, and none is refused what another was lent.
+#[test]
+fn threads_that_lack_memory_are_all_lent_it() {
+    for engine in engines() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
+        let db = Db::open(directory.path(), options).unwrap();
+        let cached = db.keyspace("cached", EngineKind::TreeLine).unwrap();
+        (0..60_000).for_each(|number| cached.insert(key(number), [1; 100]).unwrap());
+        let main = db.keyspace("main", engine).unwrap();
+        // 8 threads, and some 8 MiB of memory in the end.
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (cached, main) = (&cached, &main);
+                scope.spawn(move || {
+                    for number in 0..4_000 {
+                        let number = number * 8 + thread;
+                        main.insert(key(number), [7; 100]).unwrap();
+                        cached.get(key(number)).unwrap();
+                    }
+                });
+            }
+        });
     }
 }

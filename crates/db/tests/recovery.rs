@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use spinney_base::{ErrorKind, Runtime};
-use spinney_db::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options};
+use spinney_db::{
+    Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, LogMemory, Options,
+};
 use spinney_io::sim::{CrashMode, Fault, SimDisk, SimView, WriteObserver};
 use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
@@ -347,6 +349,48 @@ fn p23_a_failed_write_back_keeps_its_records() {
         for number in 0..100 {
             let value = a.get(key(number)).unwrap().unwrap();
             assert_eq!(value, &[2; 200][..], "write {at}: {failed:?}");
+        }
+    }
+}
+
+/// In persistent memory a write that waits for stable storage syncs nothing and survives the power,
+/// on each engine, unless that is turned off.
+#[test]
+fn p07_sync_writes_survive_in_persistent_memory() {
+    for memory in [LogMemory::Automatic, LogMemory::Off] {
+        let disk = SimDisk::new(17);
+        disk.map_persistently(true);
+        let runtime = Runtime::stepped(1);
+        let options = options(&disk, &runtime).log_memory(memory);
+        let db = Db::open(Path::new("/db"), options).unwrap();
+        let names = EngineKind::ALL.map(EngineKind::name);
+        let all = EngineKind::ALL.map(|engine| {
+            let options = KeyspaceOptions::default().engine(engine);
+            db.keyspace(engine.name(), options).unwrap()
+        });
+        // The first write of each makes what it needs.
+        all.iter().for_each(|one| one.insert(b"first", b"1").unwrap());
+        let (syncs, before) = (disk.syncs(), db.stats().log);
+        for number in 0..5 {
+            all.iter().for_each(|one| one.insert(key(number), b"value").unwrap());
+        }
+        let now = db.stats().log;
+        let writes = 5 * all.len() as u64;
+        match memory {
+            LogMemory::Off => {
+                assert_eq!((now.memory, now.lines), ("none", 0));
+                assert!(disk.syncs() - syncs >= writes);
+            }
+            _ => {
+                assert_eq!((now.memory, now.fences - before.fences), ("persistent", writes));
+                assert_eq!(disk.syncs(), syncs);
+            }
+        }
+        let lost = disk.crash(CrashMode::LoseAll);
+        let db = open(&lost);
+        for name in names {
+            let one = db.existing_keyspace(name).unwrap();
+            assert_eq!(one.iter().count(), 6, "{name}");
         }
     }
 }

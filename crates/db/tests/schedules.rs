@@ -3,6 +3,9 @@
 //! --test schedules`.
 #![cfg(feature = "shuttle")]
 
+#[path = "schedules/versions.rs"]
+mod versions;
+
 use std::path::Path;
 use std::sync::Arc;
 

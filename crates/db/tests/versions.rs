@@ -55,6 +55,24 @@ fn a_reader_sees_what_was_when_it_began() {
     reader.commit().unwrap();
 }
 
+/// A key without a value that is removed gets another version without a value.
+#[test]
+fn a_reader_sees_keys_that_were_removed_twice() {
+    let (db, _) = database();
+    let main = db.keyspace("main", EngineKind::Iot).unwrap();
+    main.insert("b", "old").unwrap();
+    let reader = db.begin().unwrap();
+    assert_eq!(get(&reader, &main, "b").unwrap(), "old");
+    for key in ["a", "b"] {
+        main.remove(key).unwrap();
+        db.transact(|it| it.remove(&main, key)).unwrap();
+    }
+    assert_eq!(get(&reader, &main, "a"), None);
+    assert_eq!(reader.range(&main, ..).count(), 1);
+    reader.commit().unwrap();
+    assert_eq!(main.iter().count(), 0);
+}
+
 /// It may not write, then: it would have to come before and after the others.
 #[test]
 fn who_reads_what_was_overwritten_may_write_where_nobody_did() {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use spinney_base::{KeyspaceId, MemoryAccount, Poison, Runtime};
 use spinney_extent::StoreOptions;
 use spinney_io::Directory;
+use spinney_ssn::Certifier;
 use spinney_wal::Log;
 
 /// Everything that an engine may use of its database.
@@ -29,6 +30,8 @@ pub struct EngineContext {
     pub poison: Arc<Poison>,
     /// The keyspace's memory. Its target may change at any time, and the engine follows.
     pub memory: Arc<MemoryAccount>,
+    /// What certifies transactions over versions.
+    pub certifier: Certifier,
 }
 
 impl EngineContext {

@@ -53,8 +53,9 @@ pub use spinney_extent::large::POINTER_BYTES_MAX;
 pub use spinney_extent::large_io::{CALL_BYTES as LARGE_CALL_BYTES, Pieces as LargePieces};
 pub use spinney_extent::values::{Pin, Values};
 pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store, mend_copied_slots};
+pub use spinney_ssn::Certifier;
 pub use stats::{EngineStats, PagesByKind, PreImageStats, TurtleStats, VerifyReport, Watch};
-pub use versioned::{Cell, OlderImage, Versioned, copy_older};
+pub use versioned::{Cell, OlderImage, SeenAt, Versioned};
 
 use std::fmt::Debug;
 use std::sync::Arc;

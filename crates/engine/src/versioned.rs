@@ -1,14 +1,22 @@
 //! Engines whose records have versions: what transactions need of them beside [`Engine`](crate::Engine).
 //!
-//! A transaction reads the image of a version, and the certifier of the database ([`spinney_ssn`]) decides at
-//! its commit. The stamps of records that transactions touch are in [cells](spinney_ssn::Cells), which the
-//! engine finds by the key.
+//! ```text
+//!   read      note a place on the board -> read_at, scan_at       as of the begin stamp, no latch is held
+//!   write     cell -> owner -> draw the stamp -> gap_of           readers of ranges with the key
+//!   commit    overwritten                                         overwriters of what was read
+//!             Engine::apply                                       keeps the image that it replaces
+//! ```
+//!
+//! The certifier of the database ([`spinney_ssn`]) decides at the commit. Records that are written while transactions
+//! run have [cells](spinney_ssn::Cells) with their stamps; what transactions read gets none.
 
 use std::fmt::Debug;
+use std::ops::Bound;
 
-use spinney_ssn::{CellRef, Stamp, Successor, Version};
+use spinney_base::Result;
+use spinney_ssn::{CellRef, Sight, Stamp, Successor};
 
-use crate::{Found, OwnedValue};
+use crate::{Chunk, Found, OwnedValue, ScanRequest};
 
 /// An older image: the value or the pointer to it, or `None` where the key had none.
 pub type OlderImage = Option<OwnedValue>;
@@ -16,15 +24,48 @@ pub type OlderImage = Option<OwnedValue>;
 /// Handle of the stamps of a record.
 pub type Cell = CellRef<OlderImage>;
 
+/// What a transaction has seen at its begin stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenAt {
+    /// What was appended.
+    pub found: Found,
+    /// Its overwriter, if it was not the newest.
+    pub successor: Option<Successor>,
+}
+
 /// What an engine with versions does for transactions. [`Engine::apply`](crate::Engine::apply) keeps the image
 /// that it replaces where the owner of the cell publishes.
 pub trait Versioned: Send + Sync + Debug {
-    /// Returns the cell of a key, which it gets if it has none, also without a value.
-    fn cell(&self, key: &[u8]) -> Cell;
+    /// Returns the cell of a key, which it gets if it has none, also without a value. It is about to be written: room is
+    /// kept for `value`.
+    fn cell(&self, key: &[u8], value: &[u8]) -> Cell;
 
-    /// Appends the newest image of a key to `out`. `None` if it is not of this version any more, or is being
-    /// replaced: look again.
-    fn copy(&self, key: &[u8], cell: &Cell, version: Version, out: &mut Vec<u8>) -> Option<Found>;
+    /// Appends what a transaction sees of a key. Waits for those that commit before its begin stamp.
+    ///
+    /// # Errors
+    /// `Conflict` when the transaction was ended.
+    fn read_at(&self, key: &[u8], sight: Sight, out: &mut Vec<u8>) -> Result<SeenAt>;
+
+    /// Appends what a transaction sees of a range to a chunk, as [`Engine::scan`](crate::Engine::scan) does. Calls `note`
+    /// with the place of each gap before it reads there. Returns the least stamps of the overwriters of what was not the newest.
+    ///
+    /// # Errors
+    /// `Conflict` when the transaction was ended.
+    fn scan_at(
+        &self,
+        request: &ScanRequest<'_>,
+        sight: Sight,
+        note: &mut dyn FnMut(u64),
+        chunk: &mut Chunk,
+    ) -> Result<Option<Successor>>;
+
+    /// Returns the least pi of the overwriters of what a transaction sees of a range, with stamps of at most `limit`;
+    /// [`NEVER`](spinney_ssn::NEVER) if there are none. Waits for transactions that commit with lesser ones.
+    fn overwritten(&self, range: (Bound<&[u8]>, Bound<&[u8]>), sight: Sight, limit: Stamp)
+    -> Stamp;
+
+    /// Returns the place of the gap that a key lies in. A writer asks once it has drawn its commit stamp.
+    fn gap_of(&self, key: &[u8]) -> u64;
 
     /// Takes cells from records that no transaction needs below the horizon, and drops older images. Looks at
     /// `most` cells, and returns how many it took.
@@ -32,17 +73,4 @@ pub trait Versioned: Send + Sync + Debug {
 
     /// Returns the bytes of memory of older images.
     fn older_bytes(&self) -> u64;
-}
-
-/// Appends an older image that a transaction sees which began at `begin`: with its version, and what is known
-/// of the next one. `None` if the newest image is the one.
-pub fn copy_older(
-    cell: &Cell,
-    begin: Stamp,
-    out: &mut Vec<u8>,
-) -> Option<(Version, Successor, Found)> {
-    let (version, successor, image) = cell.older(begin)?;
-    let Some(image) = image else { return Some((version, successor, Found::Absent)) };
-    out.extend_from_slice(&image.bytes);
-    Some((version, successor, if image.large { Found::Large } else { Found::Inline }))
 }

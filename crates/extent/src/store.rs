@@ -679,10 +679,12 @@ impl Store {
         log_durable: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let extents = self.allocate_payload(payload.len())?;
+        let inside = probe::enter("payload");
         let written = self.write_payload(payload, &extents, checkpoint.redo);
-        if let Err(error) =
-            written.and_then(|()| self.sync(Purpose::CHECKPOINT)).and_then(|()| log_durable())
-        {
+        let written =
+            written.and_then(|()| self.sync(Purpose::CHECKPOINT)).and_then(|()| log_durable());
+        drop(inside);
+        if let Err(error) = written {
             // No slot names them.
             extents.iter().for_each(|(extent, _)| self.release(*extent));
             return Err(error);
@@ -707,7 +709,10 @@ impl Store {
             extents: extents.clone(),
         };
         let (pages, reserved) = (next.pages(), next.next_generation.0);
-        let written = self.write_slot(&mut slots, next);
+        let written = {
+            let _inside = probe::enter("slot");
+            self.write_slot(&mut slots, next)
+        };
         let is_newest = slots.newest().generation != before.generation;
         drop(slots);
         if let Err(error) = &written

@@ -8,6 +8,7 @@
 //! called from any thread; transfers to different places run in parallel.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +18,9 @@ use crate::counters::{IoCounters, Purpose};
 
 /// Name of the file that is locked beside the directory itself. It has no content, and stays.
 pub const LOCK_NAME: &str = "lock";
+
+/// Bytes of a cache line: what [`Mapping::write_back`] writes back at least.
+pub const LINE_BYTES: usize = 64;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,12 +254,20 @@ pub trait File: Send + Sync + Debug {
     /// cloned: a store has no answer, so without room the process would be killed (SIGBUS).
     fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>>;
 
+    /// Returns whether a mapping of the file would be persistent memory
+    /// ([`Mapping::is_persistent`]). Takes no room in the file.
+    fn is_persistent(&self) -> bool {
+        false
+    }
+
     /// Whether transfers bypass the page cache.
     fn is_direct(&self) -> bool;
 }
 
 /// Pages of a file as memory. What a process has stored there survives it, not the power; a page
-/// may reach the media at any time, and in any state that it was in.
+/// may reach the media at any time, and in any state that it was in. If the mapping is persistent,
+/// what was written back and fenced survives the power too; of other stores to a line a power loss
+/// keeps some of the first ones, 8 bytes at a time.
 pub trait Mapping: Send + Sync + Debug {
     /// Stores bytes from `offset` on, a multiple of 8; zeros fill up the last 8. Whoever stores at
     /// the same place at once leaves a mixture there.
@@ -263,6 +275,21 @@ pub trait Mapping: Send + Sync + Debug {
     /// # Panics
     /// When the place is not in the mapping.
     fn store(&self, offset: usize, bytes: &[u8]);
+
+    /// Returns whether stores survive a power loss once their lines were written back and fenced. No
+    /// sync of the file is needed for them, except one after the file got its room.
+    fn is_persistent(&self) -> bool;
+
+    /// Begins to write back the cache lines of these bytes, with what was stored there before. They
+    /// are written back for good after the next [`Mapping::fence`] of the same thread. On a mapping
+    /// that is not persistent this costs the same and promises nothing.
+    ///
+    /// # Panics
+    /// When the place is not in the mapping.
+    fn write_back(&self, range: Range<usize>);
+
+    /// Waits until all lines are on the medium that this thread has begun to write back.
+    fn fence(&self);
 }
 
 /// What is done with each transfer of a batch while others are under way.

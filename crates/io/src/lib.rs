@@ -17,8 +17,8 @@ pub mod sim;
 pub use buffer::AlignedBuf;
 pub use counters::{IoCounters, IoSnapshot, PURPOSES_MAX, Purpose, PurposeCounts};
 pub use disk::{
-    Directory, DirectoryLock, Disk, File, IfMissing, LOCK_NAME, Mapping, OpenMode, Steps, Transfer,
-    TransferBuf,
+    Directory, DirectoryLock, Disk, File, IfMissing, LINE_BYTES, LOCK_NAME, Mapping, OpenMode,
+    Steps, Transfer, TransferBuf,
 };
 pub use memory::MemoryDisk;
 pub use overlay::Overlay;

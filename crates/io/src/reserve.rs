@@ -419,6 +419,10 @@ impl File for ReservedFile {
         self.below.map(bytes)
     }
 
+    fn is_persistent(&self) -> bool {
+        self.below.is_persistent()
+    }
+
     fn is_direct(&self) -> bool {
         self.below.is_direct()
     }

@@ -7,9 +7,9 @@ use spinney_extent::values::{LargeList, Loaded};
 use spinney_leaf::{Bounds, Records, separator};
 
 use crate::engine::Iot;
+use crate::inner::{Home, Index};
 use crate::leaf::{BLOCK_BYTES, BLOCK_WORDS, flags_of, moved, words_of};
 use crate::memory::RECORD_OVERHEAD;
-use crate::tree::{Home, Index};
 
 /// Bytes of records that are gathered before leaves are made of them: enough for some leaves.
 const GATHERED_BYTES: usize = 8 * BLOCK_BYTES;

@@ -28,8 +28,9 @@ use spinney_leaf::{Bounds, Records};
 
 use crate::engine::Iot;
 use crate::image::{IMAGE, Payload, encode, order_of};
+use crate::inner::Home;
 use crate::place::{PLACE_BYTES, Place};
-use crate::tree::{Held, Home};
+use crate::tree::Held;
 
 /// Leaves that are copied and written together: at most 1 MiB. With more, a checkpoint takes more memory; with fewer,
 /// the disk waits.
@@ -89,6 +90,8 @@ impl Drop for Kept<'_> {
 struct Copied {
     home: Home,
     bytes: Vec<u8>,
+    /// Whether no image has its bounds: the leaf was split or joined since.
+    is_fresh: bool,
 }
 
 /// A copy that has its place, before it is written.
@@ -102,9 +105,10 @@ impl Copied {
         let mut records = Records::default();
         held.leaf.copy_present(&mut records);
         let home = Home::new(held.block, held.leaf.incarnation());
+        let is_fresh = held.leaf.is_fresh();
         iot.tree.clear_changed(held.leaf);
         held.release_unchanged();
-        Copied { home, bytes: encode(bounds, records.iter()) }
+        Copied { home, bytes: encode(bounds, records.iter()), is_fresh }
     }
 }
 
@@ -348,6 +352,10 @@ impl Iot {
     }
 
     fn write_blocks(&self, placed: &[Placed]) -> Result<()> {
+        let _inside = probe::enter("leaf image");
+        let is_fresh = placed.iter().any(|(copied, _)| copied.is_fresh);
+        let _after_split = is_fresh.then(|| probe::enter("image after a split"));
+        let _versions = (self.tree.cells.used() > 0).then(|| probe::enter("image beside versions"));
         // No record above it is in a copy.
         let (lsn, keyspace) = (self.context.log.last_lsn(), self.store().keyspace());
         for order in 0..=WIDE_ORDER_MAX {

@@ -18,6 +18,9 @@
 //! | 2 | 64 | incarnation of the bounds, which no other leaf has had; 0 while the block is free |
 //! | 3 | 32 each | page and generation of the newest image |
 //! | 4 | 1 each | status: changed since the image; the image is of other bounds; from bit 8 on 1 + order of the image, 0 for none |
+//! | 5 | 64 | [gap](crate::gaps): where those leave their marks who read ranges here |
+//! | 6 | 64 | records that have a cell |
+//! | 7 | 32 each | index of the record that was inserted last; how many before it came in ascending order, each behind the one before |
 //!
 //! A head has 7 bytes of the key, behind what all keys share, padded with zeros, and in its low byte the slot. Word 5
 //! of a slot has the offset of the data in words, the bytes of the key behind what is shared, the bytes of the
@@ -63,6 +66,10 @@ const PLACE: usize = 5;
 const HEAD_BYTES: usize = 7;
 /// In place of the length of a bound that there is not.
 const NO_BOUND: usize = 0xFFFF;
+
+/// Inserts in ascending order after which a leaf is split where the next one belongs. With fewer, random inserts do that,
+/// too; with more, short runs leave leaves half full.
+const RUN: u64 = 8;
 
 /// The value is the pointer to a large one.
 pub(crate) const LARGE: u8 = 1;
@@ -123,6 +130,11 @@ impl Data {
 
     fn rest(self) -> usize {
         self.suffix.saturating_sub(HEAD_BYTES)
+    }
+
+    /// Bytes of the value.
+    pub(crate) fn value_bytes(self) -> usize {
+        self.value
     }
 
     /// Whether the value is a pointer.
@@ -207,6 +219,43 @@ impl<'a> Leaf<'a> {
 
     pub(crate) fn set_incarnation(&self, incarnation: u64) {
         self.store(2, incarnation);
+    }
+
+    /// Returns the gap that all keys of the leaf lie in.
+    #[inline]
+    pub(crate) fn gap(&self) -> u64 {
+        self.load(5)
+    }
+
+    pub(crate) fn set_gap(&self, gap: u64) {
+        self.store(5, gap);
+    }
+
+    /// Number of records that have a cell.
+    #[inline]
+    pub(crate) fn cells(&self) -> u64 {
+        self.load(6)
+    }
+
+    /// Whether records come in ascending order, each behind the one before, and the next would have this index.
+    pub(crate) fn is_run(&self, index: usize) -> bool {
+        let (last, run) = (self.load(7) & 0xFFFF_FFFF, self.load(7) >> 32);
+        run >= RUN && index as u64 == last + 1
+    }
+
+    /// Notes that a run goes on behind this record.
+    pub(crate) fn set_run(&self, index: usize) {
+        self.store(7, index as u64 | RUN << 32);
+    }
+
+    fn note_insert(&self, index: usize) {
+        let (last, run) = (self.load(7) & 0xFFFF_FFFF, self.load(7) >> 32);
+        let run = if index as u64 == last + 1 { (run + 1).min(RUN) } else { 0 };
+        self.store(7, index as u64 | run << 32);
+    }
+
+    fn count_cell(&self, before: bool, after: bool) {
+        self.store(6, self.cells() + u64::from(after) - u64::from(before));
     }
 
     /// Whether the image on disk lacks changes.
@@ -316,11 +365,12 @@ impl<'a> Leaf<'a> {
     }
 
     /// What [`Records::about`] says of it.
-    fn about(&self, index: usize) -> u64 {
+    pub(crate) fn about(&self, index: usize) -> u64 {
         self.cell(index).map_or(0, |cell| u64::from(cell) + 1)
     }
 
     pub(crate) fn set_cell(&self, index: usize, cell: Option<u32>) {
+        self.count_cell(self.cell(index).is_some(), cell.is_some());
         let slot = (self.head(index) & 0xFF) as usize;
         self.store(Self::slot_at(slot) + CELL, cell.map_or(0, |cell| u64::from(cell) + 1));
     }
@@ -347,23 +397,39 @@ impl<'a> Leaf<'a> {
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
         let suffix = key.get(self.prefix_bytes()..).unwrap_or_default();
         let (head, rest) = (Self::head_of(suffix), suffix.get(HEAD_BYTES..).unwrap_or_default());
-        let (mut low, mut high) = (0, self.len());
+        let count = self.len();
+        // The first head that is not less: without branches, which nobody could foresee.
+        let (mut low, mut size) = (0, count);
+        while size > 1 {
+            let half = size / 2;
+            let middle = low + half;
+            low = if self.head(middle) & !0xFF < head { middle } else { low };
+            size -= half;
+        }
+        low += usize::from(count > 0 && self.head(low) & !0xFF < head);
+        // Mostly one key has this head, or none.
+        let mut high = low;
+        while high < count && self.head(high) & !0xFF == head {
+            high += 1;
+        }
         while low < high {
             let middle = usize::midpoint(low, high);
-            let found = self.head(middle);
-            let order = (found & !0xFF).cmp(&head).then_with(|| {
-                let data = self.data_of((found & 0xFF) as usize);
-                let at = data.offset * WORD_BYTES;
-                let order = racy::compare_bytes(self.words, at, data.rest(), rest);
-                order.then(data.suffix.cmp(&suffix.len()))
-            });
-            match order {
+            let data = self.data_of((self.head(middle) & 0xFF) as usize);
+            let at = data.offset * WORD_BYTES;
+            let order = racy::compare_bytes(self.words, at, data.rest(), rest);
+            match order.then(data.suffix.cmp(&suffix.len())) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
             }
         }
         Err(low)
+    }
+
+    /// Returns the bytes of a key and of its value.
+    pub(crate) fn lengths(&self, index: usize) -> (usize, usize) {
+        let data = self.data(index);
+        (self.prefix_bytes() + data.suffix, data.value)
     }
 
     /// Appends a key.
@@ -420,8 +486,72 @@ impl<'a> Leaf<'a> {
 
 /// What the holder of the latch does.
 impl Leaf<'_> {
-    /// Writes all of the leaf, which has room for it. Incarnation, status and image stay.
+    /// Writes all of the leaf, which has room for it. Incarnation, status, image and gap stay.
     pub(crate) fn write<'e>(&self, bounds: Bounds<'_>, entries: impl Iterator<Item = Moved<'e>>) {
+        self.clear(bounds);
+        for (index, moved) in entries.enumerate() {
+            let is_in = self.insert(index, moved);
+            assert!(is_in, "a leaf is written with what fits into it");
+        }
+    }
+
+    /// Does the same with records of another one, each picked by its index, and one that is new where none is picked.
+    pub(crate) fn write_picked(
+        &self,
+        bounds: Bounds<'_>,
+        source: Leaf<'_>,
+        picks: impl Iterator<Item = Option<usize>>,
+        new: Moved<'_>,
+    ) {
+        self.clear(bounds);
+        let is_same = source.prefix_bytes() == bounds.prefix();
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        for (index, pick) in picks.enumerate() {
+            let moved = match pick {
+                Some(at) if is_same => {
+                    self.push_copy(index, source, at);
+                    continue;
+                }
+                Some(at) => {
+                    let data = source.data(at);
+                    key.clear();
+                    value.clear();
+                    source.key(at, &mut key);
+                    source.value(data, &mut value);
+                    (Entry { key: &key, value: &value, flags: data.flags }, source.about(at))
+                }
+                None => new,
+            };
+            let is_in = self.insert(index, moved);
+            assert!(is_in, "a leaf is written with what fits into it");
+        }
+    }
+
+    /// Appends a record of another leaf in which all keys share as many bytes: word by word.
+    fn push_copy(&self, index: usize, source: Leaf<'_>, at: usize) {
+        let head = source.head(at);
+        let from = (head & 0xFF) as usize;
+        let data = source.data_of(from);
+        let (slot, offset) = (self.take_slot(), self.take(data.words()));
+        let words = &source.words[data.offset..data.offset + data.words()];
+        for (to, word) in self.words[offset..].iter().zip(words) {
+            to.store(word.load(Relaxed), Relaxed);
+        }
+        self.set_data(Data { slot, offset, ..data });
+        let about = source.load(Self::slot_at(from) + CELL);
+        self.store(Self::slot_at(slot) + CELL, about);
+        self.count_cell(false, about != 0);
+        self.store(Self::head_at(index), head & !0xFF | slot as u64);
+        self.set_field(0, 0, index + 1);
+    }
+
+    /// Returns a copy of all words.
+    pub(crate) fn scratch(&self) -> Vec<Word> {
+        self.words.iter().map(|word| Word::new(word.load(Relaxed))).collect()
+    }
+
+    /// Takes out all records, and gives the leaf bounds.
+    fn clear(&self, bounds: Bounds<'_>) {
         let lower = bounds.lower.len().div_ceil(WORD_BYTES);
         let bounds_at = BLOCK_WORDS - bound_words(bounds);
         racy::store_parts(&self.words[bounds_at..], [bounds.lower, &[]]);
@@ -429,23 +559,23 @@ impl Leaf<'_> {
             racy::store_parts(&self.words[bounds_at + lower..], [upper, &[]]);
         }
         self.store(0, (bounds_at as u64) << 32);
+        self.store(6, 0);
         let upper = bounds.upper.map_or(NO_BOUND, <[u8]>::len);
         let fields = [bounds.lower.len(), upper, bounds.prefix(), 0];
         self.store(1, fields.iter().rev().fold(0, |word, field| word << 16 | *field as u64));
-        for (index, moved) in entries.enumerate() {
-            let is_in = self.insert(index, moved);
-            assert!(is_in, "a leaf is written with what fits into it");
-        }
+        self.store(7, 0);
     }
 
     /// Moves everything together, so that all of the room lies in one piece.
     fn compact(&self) {
-        let (mut records, mut lower, mut upper) = (Records::default(), Vec::new(), Vec::new());
-        self.copy(&mut records);
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
         self.lower(&mut lower);
         let has_upper = self.upper(&mut upper);
         let bounds = Bounds { lower: &lower, upper: has_upper.then_some(&upper[..]) };
-        self.write(bounds, moved(&records, 0..records.len()));
+        let scratch = self.scratch();
+        let source = Leaf::new(&scratch);
+        let none = (Entry { key: &[], value: &[], flags: 0 }, 0);
+        self.write_picked(bounds, source, (0..source.len()).map(Some), none);
     }
 
     /// Words between slots and data.
@@ -495,6 +625,7 @@ impl Leaf<'_> {
         let (suffix_bytes, value) = (suffix.len(), entry.value.len());
         self.set_data(Data { slot, offset, suffix: suffix_bytes, value, flags: entry.flags });
         self.store(Self::slot_at(slot) + CELL, about);
+        self.count_cell(false, about != 0);
         let count = self.len();
         for index in (index..count).rev() {
             self.store(Self::head_at(index + 1), self.head(index));
@@ -530,7 +661,13 @@ impl Leaf<'_> {
     pub(crate) fn put(&self, index: Result<usize, usize>, entry: Entry<'_>) -> bool {
         let put = || match index {
             Ok(index) => self.replace(index, entry),
-            Err(index) => self.insert(index, (entry, 0)),
+            Err(index) => {
+                let is_in = self.insert(index, (entry, 0));
+                if is_in {
+                    self.note_insert(index);
+                }
+                is_in
+            }
         };
         if put() {
             return true;
@@ -549,7 +686,12 @@ impl Leaf<'_> {
             // The room of the old value counts.
             self.remove(index);
         }
+        let run = self.load(7);
         self.compact();
+        self.store(7, run);
+        if let Err(index) = index {
+            self.note_insert(index);
+        }
         let (Ok(index) | Err(index)) = index;
         let is_in = self.insert(index, (entry, about));
         assert!(is_in, "there is room once it lies together");
@@ -559,6 +701,7 @@ impl Leaf<'_> {
     /// Takes a record out.
     pub(crate) fn remove(&self, index: usize) {
         let data = self.data(index);
+        self.count_cell(self.cell(index).is_some(), false);
         self.waste_more(data.words());
         let next = self.field(0, 3);
         self.set_data(Data { offset: next, suffix: 0, value: 0, flags: 0, ..data });
@@ -591,6 +734,10 @@ impl Leaf<'_> {
             }
             words += data.words();
             last = Some(key);
+        }
+        let cells = (0..self.len()).filter(|index| self.cell(*index).is_some()).count() as u64;
+        if cells != self.cells() {
+            return Err(format!("{cells} records with cells, and {} counted", self.cells()));
         }
         let taken = self.bounds_at() - self.data_at();
         if words + self.waste() != taken {

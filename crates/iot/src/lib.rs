@@ -40,12 +40,15 @@ mod backup;
 mod bulk;
 mod checkpoint;
 mod engine;
+mod gaps;
 mod image;
+mod inner;
 mod kept;
 mod leaf;
 mod loader;
 mod maintain;
 mod memory;
+mod older;
 mod place;
 mod read;
 mod salvage;
@@ -53,6 +56,7 @@ mod scan;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 mod shape;
+mod sight;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod tree;

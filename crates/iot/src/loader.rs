@@ -11,10 +11,10 @@ use spinney_leaf::Entry;
 
 use crate::engine::Iot;
 use crate::image::Image;
+use crate::inner::Index;
 use crate::leaf::{BLOCK_WORDS, LARGE, moved, value_of, words_of};
 use crate::place::Place;
 use crate::read::{READ_AT_ONCE, read_images};
-use crate::tree::Index;
 
 /// Large values that leaves name, by first page and generation.
 type Named = HashSet<(PageNumber, Generation)>;

@@ -75,7 +75,7 @@ impl Iot {
         let (needed, target) = (self.needed(reserved), self.context.memory.target());
         let path = self.context.path();
         let text = format!("{needed} bytes of memory are needed, and there are {target}");
-        Err(Error::new(ErrorKind::Full, format!("{}: {text}", path.display())))
+        Err(Error::lacking_memory(format!("{}: {text}", path.display())))
     }
 
     /// Checks that so many leaves fit into the whole budget, before they are read.

@@ -6,14 +6,15 @@
 //! ```
 //!
 //! A reader holds nothing between leaves (rule P24). What is split or joined meanwhile is found by its bounds, so no key
-//! is missed that was there throughout.
+//! is missed that was there throughout. What it sees of a record its [`Eyes`] say: the newest value, or the one at a begin
+//! stamp.
 
 use std::ops::Bound;
 
-use spinney_base::ValueRef;
-use spinney_engine::{Chunk, Direction, ScanRequest, overlay};
+use spinney_base::{Result, ValueRef};
+use spinney_engine::{Chunk, Direction, OlderImage, ScanRequest, overlay};
 
-use crate::leaf::Leaf;
+use crate::leaf::{Data, Leaf};
 use crate::tree::Tree;
 
 /// What a piece has come to.
@@ -25,6 +26,47 @@ enum Came {
     Full,
     /// The range continues behind this bound of the leaf.
     On(Vec<u8>),
+    /// Nowhere: a commit has to end before the leaf can be read.
+    Wait,
+}
+
+/// What a reader sees of a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum See {
+    /// Nothing.
+    Absent,
+    /// What is in the leaf.
+    Newest,
+    /// What was there before.
+    Older(OlderImage),
+    /// That is not known yet.
+    Wait,
+}
+
+/// How a reader sees. Its caller validates what it says.
+pub(crate) trait Eyes {
+    /// Comes to a leaf.
+    fn enter(&mut self, _leaf: Leaf<'_>) {}
+    /// Looks at a record.
+    fn see(&mut self, leaf: Leaf<'_>, index: usize, data: Data) -> See;
+    /// Waits for a commit.
+    ///
+    /// # Errors
+    /// `Conflict` when the reader was ended.
+    fn wait(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Sees the newest values.
+#[derive(Debug)]
+struct Newest;
+
+impl Eyes for Newest {
+    #[inline]
+    fn see(&mut self, _: Leaf<'_>, _: usize, data: Data) -> See {
+        if data.is_absent() { See::Absent } else { See::Newest }
+    }
 }
 
 /// Buffers for a record.
@@ -37,13 +79,31 @@ struct Scratch {
 impl Tree {
     /// Appends records of a range to the chunk until it is full, or the range ends.
     pub(crate) fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) {
+        self.scan_by(request, &mut Newest, chunk).expect("it waits for nobody");
+    }
+
+    /// Does the same with what a reader sees.
+    ///
+    /// # Errors
+    /// `Conflict` when it was ended.
+    pub(crate) fn scan_by(
+        &self,
+        request: &ScanRequest<'_>,
+        eyes: &mut impl Eyes,
+        chunk: &mut Chunk,
+    ) -> Result<()> {
         match request.direction {
-            Direction::Forward => self.scan_forward(request, chunk),
-            Direction::Reverse => self.scan_reverse(request, chunk),
+            Direction::Forward => self.scan_forward(request, eyes, chunk),
+            Direction::Reverse => self.scan_reverse(request, eyes, chunk),
         }
     }
 
-    fn scan_forward(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) {
+    fn scan_forward(
+        &self,
+        request: &ScanRequest<'_>,
+        eyes: &mut impl Eyes,
+        chunk: &mut Chunk,
+    ) -> Result<()> {
         let mut scratch = Scratch::default();
         let mut from: Bound<Vec<u8>> = request.lower.map(<[u8]>::to_vec);
         loop {
@@ -53,35 +113,56 @@ impl Tree {
             };
             let before = chunk.len();
             let came = self.read(
-                |index| index.floor_value(key),
+                |index| index.floor(key),
                 |leaf| {
                     chunk.truncate(before);
-                    forward(leaf, from.as_ref().map(Vec::as_slice), request, &mut scratch, chunk)
+                    let from = from.as_ref().map(Vec::as_slice);
+                    forward(leaf, from, (request, eyes), &mut scratch, chunk)
                 },
             );
             match came.unwrap_or(Came::End) {
-                Came::End => return chunk.finished = true,
-                Came::Full => return,
+                Came::End => {
+                    chunk.finished = true;
+                    return Ok(());
+                }
+                Came::Full => return Ok(()),
+                Came::Wait => {
+                    chunk.truncate(before);
+                    eyes.wait()?;
+                }
                 Came::On(upper) => from = Bound::Included(upper),
             }
         }
     }
 
-    fn scan_reverse(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) {
+    fn scan_reverse(
+        &self,
+        request: &ScanRequest<'_>,
+        eyes: &mut impl Eyes,
+        chunk: &mut Chunk,
+    ) -> Result<()> {
         let mut scratch = Scratch::default();
         let mut to: Bound<Vec<u8>> = request.upper.map(<[u8]>::to_vec);
         loop {
             let before = chunk.len();
             let came = self.read(
-                |index| Tree::before(index, to.as_ref().map(Vec::as_slice)),
+                |index| index.before(to.as_ref().map(Vec::as_slice)),
                 |leaf| {
                     chunk.truncate(before);
-                    reverse(leaf, to.as_ref().map(Vec::as_slice), request, &mut scratch, chunk)
+                    let to = to.as_ref().map(Vec::as_slice);
+                    reverse(leaf, to, (request, eyes), &mut scratch, chunk)
                 },
             );
             match came.unwrap_or(Came::End) {
-                Came::End => return chunk.finished = true,
-                Came::Full => return,
+                Came::End => {
+                    chunk.finished = true;
+                    return Ok(());
+                }
+                Came::Full => return Ok(()),
+                Came::Wait => {
+                    chunk.truncate(before);
+                    eyes.wait()?;
+                }
                 Came::On(lower) => to = Bound::Excluded(lower),
             }
         }
@@ -92,16 +173,17 @@ impl Tree {
 fn forward(
     leaf: Leaf<'_>,
     from: Bound<&[u8]>,
-    request: &ScanRequest<'_>,
+    (request, eyes): (&ScanRequest<'_>, &mut impl Eyes),
     scratch: &mut Scratch,
     chunk: &mut Chunk,
 ) -> Came {
+    eyes.enter(leaf);
     let first = match from {
         Bound::Included(key) => leaf.search(key).unwrap_or_else(|at| at),
         Bound::Excluded(key) => leaf.search(key).map_or_else(|at| at, |at| at + 1),
         Bound::Unbounded => 0,
     };
-    for index in (first..leaf.len()).filter(|index| !leaf.data(*index).is_absent()) {
+    for index in first..leaf.len() {
         scratch.key.clear();
         leaf.key(index, &mut scratch.key);
         if request.is_past_upper(&scratch.key) {
@@ -110,7 +192,12 @@ fn forward(
         if overlay::is_full(request, chunk) {
             return Came::Full;
         }
-        push(leaf, index, request, scratch, chunk);
+        let data = leaf.data(index);
+        match eyes.see(leaf, index, data) {
+            See::Absent | See::Older(None) => {}
+            See::Wait => return Came::Wait,
+            see => push((leaf, data, see), request, scratch, chunk),
+        }
     }
     let mut upper = Vec::new();
     let is_past = |upper: &[u8]| match request.upper {
@@ -125,10 +212,11 @@ fn forward(
 fn reverse(
     leaf: Leaf<'_>,
     to: Bound<&[u8]>,
-    request: &ScanRequest<'_>,
+    (request, eyes): (&ScanRequest<'_>, &mut impl Eyes),
     scratch: &mut Scratch,
     chunk: &mut Chunk,
 ) -> Came {
+    eyes.enter(leaf);
     let mut lower = Vec::new();
     leaf.lower(&mut lower);
     // A bound behind the leaf's keys shares less with them than they do among each other.
@@ -148,8 +236,7 @@ fn reverse(
         Bound::Excluded(below) => key <= below,
         Bound::Unbounded => false,
     };
-    let present = (0..end.min(leaf.len())).rev().filter(|index| !leaf.data(*index).is_absent());
-    for index in present {
+    for index in (0..end.min(leaf.len())).rev() {
         scratch.key.clear();
         leaf.key(index, &mut scratch.key);
         if is_before(&scratch.key) {
@@ -158,19 +245,27 @@ fn reverse(
         if overlay::is_full(request, chunk) {
             return Came::Full;
         }
-        push(leaf, index, request, scratch, chunk);
+        let data = leaf.data(index);
+        match eyes.see(leaf, index, data) {
+            See::Absent | See::Older(None) => {}
+            See::Wait => return Came::Wait,
+            see => push((leaf, data, see), request, scratch, chunk),
+        }
     }
     if lower.is_empty() || is_before(&lower) { Came::End } else { Came::On(lower) }
 }
 
 fn push(
-    leaf: Leaf<'_>,
-    index: usize,
+    (leaf, data, see): (Leaf<'_>, Data, See),
     request: &ScanRequest<'_>,
     scratch: &mut Scratch,
     chunk: &mut Chunk,
 ) {
-    let data = leaf.data(index);
+    if let See::Older(Some(older)) = see {
+        let bytes = if request.keys_only { &[][..] } else { &older.bytes };
+        let value = ValueRef { bytes, large: older.large };
+        return chunk.push(&[&scratch.key], request.delivered(value));
+    }
     scratch.value.clear();
     if !request.keys_only {
         leaf.value(data, &mut scratch.value);

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use shuttle::thread::{JoinHandle, spawn};
 use spinney_base::ValueRef;
 use spinney_base::schedules::check;
-use spinney_engine::{Chunk, Direction, Found, ScanRequest};
+use spinney_engine::{Certifier, Chunk, Direction, Found, ScanRequest};
 use spinney_leaf::{Bounds, Entry};
 
-use crate::tree::{Index, Tree};
+use crate::gaps::Gaps;
+use crate::inner::Index;
+use crate::tree::Tree;
 
 /// Six of them fill a leaf.
 const VALUE_BYTES: usize = 2500;
@@ -25,7 +27,7 @@ fn put(tree: &Tree, key: u8, byte: u8) {
 
 /// Every second key, each with its own byte.
 fn world(keys: u8) -> Arc<Tree> {
-    let tree = Arc::new(Tree::new());
+    let tree = Arc::new(Tree::new(Gaps::new(Certifier::above(0), 1)));
     (0..keys).for_each(|key| put(&tree, 2 * key, key));
     tree
 }
@@ -126,7 +128,7 @@ fn a_join_hides_no_key() {
 #[test]
 fn another_index_is_seen_at_once() {
     check(2_000, || {
-        let tree = Arc::new(Tree::new());
+        let tree = Arc::new(Tree::new(Gaps::new(Certifier::above(0), 1)));
         let loader = thread(&tree, |tree| {
             let index = Index::new();
             let lowers: [&[u8]; 3] = [b"", b"m", b"t"];

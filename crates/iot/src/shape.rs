@@ -8,13 +8,13 @@
 //! The caller holds `changing`. All leaves that take part are latched, so readers and writers wait, and then meet other
 //! incarnations. The first leaf keeps its block and its place in the index.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
-use spinney_art::Direction;
 use spinney_leaf::{Bounds, Entry, Records, separator};
 
-use crate::leaf::{ABSENT, BLOCK_WORDS, Moved, moved, words_of};
-use crate::tree::{Held, Home, Replaced, SPARSE_WORDS, Tree, replaced_at};
+use crate::inner::Home;
+use crate::leaf::{ABSENT, BLOCK_WORDS, Leaf, moved, words_of};
+use crate::tree::{Held, Replaced, SPARSE_WORDS, Tree, replaced_at};
 
 /// Words that two leaves take together at most when they are joined because one is sparse. With more, the next records split
 /// the leaf again.
@@ -28,34 +28,46 @@ impl Tree {
     /// Puts a record for which its leaf has no room: one half of the leaf moves to a new block.
     pub(crate) fn split(&self, held: Held<'_>, entry: Entry<'_>) -> Replaced {
         let (lower, upper) = held.bounds();
-        let (all, replaced) = with(&held, entry);
+        let scratch = held.leaf.scratch();
+        let source = Leaf::new(&scratch);
+        let found = source.search(entry.key);
+        let replaced = replaced_at(source, found);
+        let all = Picked { source, found, entry };
         let bounds = Bounds { lower: &lower, upper: upper.as_deref() };
-        let ascends = upper.is_none() && all.key(all.len() - 1) == entry.key;
-        let (cut, middle) = cut(&all, bounds, ascends);
+        // Where keys ascend, what is before the new one stays together, and full.
+        let ascends = upper.is_none() && found == Err(all.len() - 1);
+        let run = found.err().filter(|place| ascends || source.is_run(*place));
+        let (cut, middle) = cut(&all, bounds, run);
         let right = Bounds { lower: &middle, ..bounds };
-        let home = self.make(right, moved(&all, cut..all.len()), None);
+        let home = self.make_by(None, |leaf| all.write(leaf, right, cut..all.len()));
         let new = self.latch(home.block());
-        self.index.load().insert(&middle, home);
+        let gap = held.leaf.gap();
+        let is_quiet = self.gaps.is_quiet(gap);
+        if !is_quiet {
+            new.leaf.set_gap(gap);
+        }
+        self.index.insert(&middle, home);
         let left = Bounds { upper: Some(&middle), ..bounds };
-        self.rewrite(&held, left, moved(&all, 0..cut));
+        all.write(held.leaf, left, 0..cut);
+        self.rewritten(&held, &lower);
+        if run == Some(cut) {
+            new.leaf.set_run(0);
+        }
+        if is_quiet {
+            held.leaf.set_gap(held.leaf.incarnation());
+        }
         let is_there = entry.flags & ABSENT == 0;
         self.count_records(usize::from(replaced.was_there), usize::from(is_there));
         drop(new);
         replaced
     }
 
-    /// Writes a leaf with other bounds, and enters it in the index. Its lower bound stays.
-    fn rewrite<'e>(
-        &self,
-        held: &Held<'_>,
-        bounds: Bounds<'_>,
-        entries: impl Iterator<Item = Moved<'e>>,
-    ) {
-        held.leaf.write(bounds, entries);
+    /// Enters a leaf that was written with other bounds in the index. Its lower bound stays.
+    fn rewritten(&self, held: &Held<'_>, lower: &[u8]) {
         held.leaf.set_fresh();
         self.mark_changed(held.leaf);
         let home = Home::new(held.block, self.next_incarnation());
-        self.index.load().insert(bounds.lower, home);
+        self.index.insert(lower, home);
         held.leaf.set_incarnation(home.incarnation());
     }
 
@@ -69,13 +81,13 @@ impl Tree {
         }
         let most = if sparse > SPARSE_WORDS { DENSE_WORDS } else { JOINED_WORDS };
         let (lower, upper) = held.bounds();
-        let index = self.index.load();
+        let index = &self.index;
         let right = upper.as_deref().and_then(|upper| index.get(upper));
         let Err(held) = self.join_with(held, right, most) else { return true };
-        let left = index.neighbour(Bound::Excluded(&lower), Direction::Backward);
+        let left = index.before(Bound::Excluded(&lower));
         let block = held.block;
         held.release_unchanged();
-        let Some((_, left)) = left else { return false };
+        let Some(left) = left else { return false };
         let left = self.latch(left.block());
         // Nobody else changes bounds.
         let home = index.get(&lower).filter(|home| home.block() == block);
@@ -111,11 +123,25 @@ impl Tree {
             right.release_unchanged();
             return Err(held);
         }
-        self.index.load().remove(&middle);
-        self.rewrite(&held, bounds, moved(&all, 0..all.len()));
+        let Some(gap) = self.joined_gap(held.leaf.gap(), right.leaf.gap()) else {
+            right.release_unchanged();
+            return Err(held);
+        };
+        held.leaf.set_gap(gap);
+        self.index.remove(&middle);
+        held.leaf.write(bounds, moved(&all, 0..all.len()));
+        self.rewritten(&held, bounds.lower);
         let image = self.discard(right);
         self.gone.lock().extend(image);
         Ok(())
+    }
+
+    /// Returns the gap that has the marks of both that matter, if there is one.
+    fn joined_gap(&self, left: u64, right: u64) -> Option<u64> {
+        if left == right || self.gaps.is_quiet(right) {
+            return Some(left);
+        }
+        self.gaps.is_quiet(left).then_some(right)
     }
 
     /// Joins leaves that are not full from a key on, and looks at `most` of them.
@@ -149,42 +175,62 @@ pub(crate) struct Joined {
     pub(crate) joined: usize,
 }
 
-/// Copies the records of a leaf with one more, or with another value of one.
-fn with(held: &Held<'_>, entry: Entry<'_>) -> (Records, Replaced) {
-    let (leaf, found) = (held.leaf, held.leaf.search(entry.key));
-    let (mut before, mut all) = (Records::default(), Records::default());
-    leaf.copy(&mut before);
-    let push = |all: &mut Records, entry: Entry<'_>, cell: u64| {
-        let key = |out: &mut Vec<u8>| out.extend_from_slice(entry.key);
-        all.push((entry.flags, cell), key, |out| out.extend_from_slice(entry.value));
-    };
-    let (Ok(place) | Err(place)) = found;
-    for index in 0..before.len() {
-        if index == place {
-            push(&mut all, entry, if found.is_ok() { before.about(index) } else { 0 });
-        }
-        if found != Ok(index) {
-            push(&mut all, before.entry(index), before.about(index));
-        }
-    }
-    if place == before.len() {
-        push(&mut all, entry, 0);
-    }
-    (all, replaced_at(leaf, found))
+/// The records of a leaf with one more, or with another value of one.
+#[derive(Debug)]
+struct Picked<'a> {
+    source: Leaf<'a>,
+    /// Where the one is, or would be.
+    found: Result<usize, usize>,
+    entry: Entry<'a>,
 }
 
-/// Returns where the second half begins, and what divides the halves. Where keys ascend, the first half stays full.
-fn cut(all: &Records, bounds: Bounds<'_>, ascends: bool) -> (usize, Vec<u8>) {
+impl Picked<'_> {
+    fn len(&self) -> usize {
+        self.source.len() + usize::from(self.found.is_err())
+    }
+
+    /// Returns the index in the leaf; `None` for the one.
+    fn pick(&self, index: usize) -> Option<usize> {
+        match self.found {
+            Ok(place) | Err(place) if index == place => None,
+            Err(place) if index > place => Some(index - 1),
+            _ => Some(index),
+        }
+    }
+
+    fn lengths(&self, index: usize) -> (usize, usize) {
+        let new = (self.entry.key.len(), self.entry.value.len());
+        self.pick(index).map_or(new, |at| self.source.lengths(at))
+    }
+
+    fn key(&self, index: usize) -> Vec<u8> {
+        let Some(at) = self.pick(index) else { return self.entry.key.to_vec() };
+        let mut key = Vec::new();
+        self.source.key(at, &mut key);
+        key
+    }
+
+    fn write(&self, leaf: Leaf<'_>, bounds: Bounds<'_>, which: Range<usize>) {
+        let about = self.found.map_or(0, |index| self.source.about(index));
+        let picks = which.map(|index| self.pick(index));
+        leaf.write_picked(bounds, self.source, picks, (self.entry, about));
+    }
+}
+
+/// Returns where the second half begins, and what divides the halves. In a run it begins with the new record.
+fn cut(all: &Picked<'_>, bounds: Bounds<'_>, run: Option<usize>) -> (usize, Vec<u8>) {
     let lengths = |from: usize, to: usize| (from..to).map(|index| all.lengths(index));
     let divided = |cut: usize| -> Option<Vec<u8>> {
-        let middle = separator(all.key(cut - 1), all.key(cut));
+        let middle = separator(&all.key(cut - 1), &all.key(cut));
         let left = words_of(Bounds { upper: Some(&middle), ..bounds }, lengths(0, cut));
         let right = words_of(Bounds { lower: &middle, ..bounds }, lengths(cut, all.len()));
         (left <= BLOCK_WORDS && right <= BLOCK_WORDS).then_some(middle)
     };
     let last = all.len() - 1;
-    if ascends && let Some(middle) = divided(last) {
-        return (last, middle);
+    if let Some(cut) = run.filter(|cut| *cut > 0)
+        && let Some(middle) = divided(cut)
+    {
+        return (cut, middle);
     }
     let weight = |(key, value): (usize, usize)| (key + value) + RECORD_BYTES;
     let total: usize = lengths(0, all.len()).map(weight).sum();

@@ -53,6 +53,7 @@ fn context(disk: &SimDisk, memory: u64, logged: bool) -> EngineContext {
         runtime: Runtime::stepped(1),
         poison: Arc::new(Poison::new()),
         memory: MemoryBudget::new(memory).open("k", memory),
+        certifier: spinney_engine::Certifier::above(0),
     }
 }
 

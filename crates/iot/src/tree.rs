@@ -17,20 +17,20 @@
 //! **Lock order**: `changing`, then latches. A thread without `changing` holds one latch at most and waits for
 //! nothing while it does.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-
-use spinney_art::{ArtMap, Direction};
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::{Mutex, thread};
-use spinney_engine::Found;
+use spinney_engine::{Found, OlderImage};
 use spinney_leaf::{Bounds, Entry};
+use spinney_ssn::Cells;
 use spinney_sync::{Beside, Blocks, LatchGuard, Stripes, VersionLatch};
 
+use crate::gaps::Gaps;
+use crate::inner::{Home, Index};
 use crate::leaf::{ABSENT, BLOCK_BYTES, BLOCK_WORDS, Leaf, Moved, flags_of};
+use crate::older::{bytes_of, keep_image};
 use crate::place::Place;
 
 /// Words in use up to which a leaf is sparse. With more, leaves are joined and split for little; with less, removed
@@ -41,26 +41,6 @@ pub(crate) const SPARSE_WORDS: usize = BLOCK_WORDS / 4;
 const RECORDS: usize = 0;
 const CHANGED: usize = 1;
 
-/// A block, in 24 bits, and the incarnation of its bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home(u64);
-
-const BLOCK_BITS: u32 = 24;
-
-impl Home {
-    pub(crate) fn new(block: u32, incarnation: u64) -> Home {
-        Home(incarnation << BLOCK_BITS | u64::from(block))
-    }
-
-    pub(crate) fn block(self) -> u32 {
-        (self.0 & ((1 << BLOCK_BITS) - 1)) as u32
-    }
-
-    pub(crate) fn incarnation(self) -> u64 {
-        self.0 >> BLOCK_BITS
-    }
-}
-
 /// Latches of the blocks of a chunk.
 #[derive(Debug)]
 pub(crate) struct Latches(Box<[VersionLatch]>);
@@ -70,9 +50,6 @@ impl Beside for Latches {
         Latches((0..blocks).map(|_| VersionLatch::new()).collect())
     }
 }
-
-/// The index: lower bounds of leaves.
-pub(crate) type Index = ArtMap<Home>;
 
 /// A leaf whose latch is held.
 #[derive(Debug)]
@@ -111,28 +88,33 @@ pub(crate) struct Replaced {
 pub(crate) struct Tree {
     pub(crate) blocks: Blocks<Latches>,
     /// A bulk load brings one of its own.
-    pub(crate) index: ArcSwap<Index>,
+    pub(crate) index: Index,
     /// Held while bounds change.
     pub(crate) changing: Mutex<()>,
     incarnations: AtomicU64,
     counts: Stripes<2>,
+    pub(crate) gaps: Gaps,
+    /// Stamps and older images of records that were written while transactions ran.
+    pub(crate) cells: Arc<Cells<OlderImage>>,
     /// Images of leaves that were joined to others. Nothing but slots names them.
     pub(crate) gone: Mutex<Vec<Place>>,
 }
 
 impl Tree {
     /// Makes a tree without records, which has one leaf.
-    pub(crate) fn new() -> Tree {
+    pub(crate) fn new(gaps: Gaps) -> Tree {
         let tree = Tree {
             blocks: Blocks::new(BLOCK_WORDS),
-            index: ArcSwap::from_pointee(Index::new()),
+            index: Index::new(),
             changing: Mutex::new(()),
             incarnations: AtomicU64::new(0),
             counts: Stripes::default(),
+            gaps,
+            cells: Arc::new(Cells::new(bytes_of)),
             gone: Mutex::new(Vec::new()),
         };
         let home = tree.make(Bounds { lower: &[], upper: None }, std::iter::empty(), None);
-        tree.index.load().insert(&[], home);
+        tree.index.insert(&[], home);
         tree
     }
 
@@ -148,14 +130,20 @@ impl Tree {
         entries: impl Iterator<Item = Moved<'e>>,
         image: Option<Place>,
     ) -> Home {
+        self.make_by(image, |leaf| leaf.write(bounds, entries))
+    }
+
+    /// Does the same with what `write` writes.
+    pub(crate) fn make_by(&self, image: Option<Place>, write: impl FnOnce(Leaf<'_>)) -> Home {
         let held = self.latch(self.blocks.take());
-        held.leaf.write(bounds, entries);
+        write(held.leaf);
         held.leaf.set_image(image);
         held.leaf.set_changed(false);
         if image.is_none() {
             self.mark_changed(held.leaf);
         }
         let home = Home::new(held.block, self.next_incarnation());
+        held.leaf.set_gap(home.incarnation());
         held.leaf.set_incarnation(home.incarnation());
         home
     }
@@ -214,8 +202,7 @@ impl Tree {
 
     /// Bytes of memory of the index.
     pub(crate) fn index_bytes(&self) -> u64 {
-        let index = self.index.load();
-        (index.bytes() + index.retired_bytes()) as u64
+        self.index.bytes()
     }
 
     /// Bytes of memory.
@@ -249,7 +236,7 @@ impl Tree {
     /// Returns the leaf that the index has for a key.
     #[inline]
     fn home_of(&self, key: &[u8]) -> Home {
-        self.index.load().floor_value(key).expect("the first leaf begins before all keys")
+        self.index.floor(key).expect("the first leaf begins before all keys")
     }
 
     /// Latches the leaf of a key.
@@ -269,7 +256,7 @@ impl Tree {
         mut read: impl FnMut(Leaf<'_>) -> T,
     ) -> Option<T> {
         loop {
-            let home = find(&self.index.load())?;
+            let home = find(&self.index)?;
             let (leaf, latch) = self.block(home.block());
             let version = latch.version();
             if leaf.incarnation() == home.incarnation() {
@@ -287,7 +274,7 @@ impl Tree {
     pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Found {
         let start = out.len();
         let found = self.read(
-            |index| index.floor_value(key),
+            |index| index.floor(key),
             |leaf| {
                 out.truncate(start);
                 let Ok(index) = leaf.search(key) else { return Found::Absent };
@@ -308,8 +295,8 @@ impl Tree {
     }
 
     /// Adds an absent record for a key, unless the leaf has one of it.
-    pub(crate) fn add_absent(&self, key: &[u8]) {
-        self.put_entry(Entry { key, value: &[], flags: ABSENT });
+    pub(crate) fn add_absent(&self, key: &[u8], value: &[u8]) {
+        self.put_entry(Entry { key, value, flags: ABSENT });
     }
 
     fn put_entry(&self, entry: Entry<'_>) -> Replaced {
@@ -328,13 +315,16 @@ impl Tree {
     }
 
     /// Puts a record into its leaf, if there is room. An absent one replaces none.
-    fn put_held(&self, held: &Held<'_>, entry: Entry<'_>) -> Option<Replaced> {
+    pub(crate) fn put_held(&self, held: &Held<'_>, entry: Entry<'_>) -> Option<Replaced> {
         let index = held.leaf.search(entry.key);
         let is_absent = entry.flags & ABSENT != 0;
         if is_absent && index.is_ok() {
             return Some(Replaced::default());
         }
         let replaced = replaced_at(held.leaf, index);
+        if let Ok(index) = index {
+            keep_image(&self.cells, held.leaf, index);
+        }
         if !held.leaf.put(index, entry) {
             return None;
         }
@@ -352,6 +342,10 @@ impl Tree {
         let held = self.lock(key);
         let index = held.leaf.search(key);
         let replaced = replaced_at(held.leaf, index);
+        if let Ok(index) = index {
+            // Older readers ask for "no value", too.
+            keep_image(&self.cells, held.leaf, index);
+        }
         let Some(index) = index.ok().filter(|_| replaced.was_there) else {
             held.release_unchanged();
             return replaced;
@@ -400,30 +394,20 @@ impl Tree {
 
     /// Returns all leaves in order, each with its image unless it is fresh.
     pub(crate) fn all(&self) -> Vec<(Home, Option<Place>)> {
-        let index = self.index.load();
-        let leaves = index.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+        let leaves = self.index.homes(&[], None);
         let image = |home: Home| {
             let leaf = self.block(home.block()).0;
             leaf.image().filter(|_| !leaf.is_fresh())
         };
-        leaves.map(|(_, home)| (home, image(home))).collect()
-    }
-
-    /// Returns the leaf that begins before a bound, or at one that is included; the last of all without a bound.
-    pub(crate) fn before(index: &Index, bound: Bound<&[u8]>) -> Option<Home> {
-        index.neighbour(bound, Direction::Backward).map(|(_, home)| home)
+        leaves.into_iter().map(|home| (home, image(home))).collect()
     }
 
     /// Lets another index be the one, and frees the leaves of the one before. No write is under way. Returns their
     /// images.
     pub(crate) fn replace(&self, index: Index) -> Vec<Place> {
         let _alone = self.changing.lock();
-        let all = |index: &Index| -> Vec<Home> {
-            let leaves = index.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
-            leaves.map(|(_, home)| home).collect()
-        };
-        let new = all(&index);
-        let before = all(&self.index.swap(Arc::new(index)));
+        let new = index.homes(&[], None);
+        let before = self.index.replace(index).homes(&[], None);
         let records = |homes: &[Home]| -> usize {
             homes.iter().map(|home| self.block(home.block()).0.present()).sum()
         };
@@ -433,13 +417,10 @@ impl Tree {
 
     /// Returns about how many bytes the records of a range take: all of a leaf or nothing.
     pub(crate) fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
-        let to = upper.map_or(Bound::Unbounded, Bound::Excluded);
-        let index = self.index.load();
-        let leaves = index.range(Bound::Included(lower), to, Direction::Forward);
         let words = |home: Home| self.block(home.block()).0.record_words() as u64;
         // The leaf in which the range begins counts half.
-        let first = index.floor_value(lower).map_or(0, |home| words(home) / 2);
-        let rest = leaves.map(|(_, home)| words(home)).sum::<u64>();
+        let first = self.index.floor(lower).map_or(0, |home| words(home) / 2);
+        let rest = self.index.homes(lower, upper).into_iter().map(words).sum::<u64>();
         (first + rest) * 8
     }
 

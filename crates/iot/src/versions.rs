@@ -1,4 +1,4 @@
-//! Versions: records get [cells](spinney_ssn::Cells) when transactions touch them, and lose them again.
+//! Versions: records get [cells](spinney_ssn::Cells) when they are written while transactions run, and lose them again.
 //!
 //! ```text
 //!   leaf     .. [key | value | cell 7] ..     [key | absent | cell 9] ..
@@ -6,110 +6,142 @@
 //!   queue    (7, key) (9, key) ..                   looked at in turn by `collect`
 //! ```
 //!
-//! **A key without a value** that a transaction reads or writes gets a record that is absent. No image on disk has
-//! it, no scan sees it, and it goes with its cell. So does a removed record that has a cell: its tombstone.
+//! **A key without a value** that is written while transactions run gets a record that is absent. No image on disk has
+//! it, no scan sees it, and it goes with its cell. Its bytes are those that are to be written, so that they find room
+//! later. So does a removed record that has a cell: its tombstone.
 //!
 //! **Invariants**
-//! 1. The leaf's latch is held while a cell is found by its record, or given back.
+//! 1. The leaf's latch is held while a cell is taken, or given back. A reader that looks at one otherwise validates the latch.
 //! 2. Each cell in use has one entry in the queue.
 
 use std::collections::VecDeque;
+use std::ops::Bound;
 
+use spinney_base::Result;
 use spinney_base::shim::Mutex;
-use spinney_engine::{Cell, Found, OlderImage, OwnedValue, Versioned};
-use spinney_ssn::{Stamp, Version};
+use spinney_engine::{Cell, Chunk, ScanRequest, SeenAt, Versioned};
+use spinney_leaf::Entry;
+use spinney_ssn::{Sight, Stamp, Successor, Version};
 
 use crate::engine::Iot;
+use crate::leaf::ABSENT;
 use crate::tree::SPARSE_WORDS;
 
-/// Cells in use, with the keys of their records. The first was looked at longest ago.
-pub(crate) type Queue = Mutex<VecDeque<(u32, Box<[u8]>)>>;
+/// Cells in use, with the keys of their records, which lie one behind the other: threads that allocate often wait for
+/// each other. The first was looked at longest ago.
+#[derive(Debug, Default)]
+pub(crate) struct Queue(Mutex<Queued>);
 
-/// Bytes of memory of an older image, beside the vector of its cell.
-pub(crate) fn bytes_of(image: &OlderImage) -> u64 {
-    image.as_ref().map_or(0, |value| value.bytes.capacity() as u64)
+#[derive(Debug, Default)]
+struct Queued {
+    cells: VecDeque<(u32, usize)>,
+    keys: VecDeque<u8>,
+}
+
+impl Queue {
+    fn push(&self, cell: u32, key: &[u8]) {
+        let mut queued = self.0.lock();
+        queued.cells.push_back((cell, key.len()));
+        queued.keys.extend(key);
+    }
+
+    /// Takes the first one. Its key replaces the content of `key`.
+    fn pop(&self, key: &mut Vec<u8>) -> Option<u32> {
+        let mut queued = self.0.lock();
+        let (cell, length) = queued.cells.pop_front()?;
+        key.clear();
+        key.extend(queued.keys.drain(..length));
+        Some(cell)
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().cells.len()
+    }
+
+    fn bytes(&self) -> u64 {
+        let queued = self.0.lock();
+        (queued.cells.capacity() * size_of::<(u32, usize)>() + queued.keys.capacity()) as u64
+    }
 }
 
 impl Iot {
-    /// Keeps the image that a write is about to replace, if the owner of its cell publishes.
-    #[inline]
-    pub(crate) fn keep_version(&self, key: &[u8]) {
-        if self.cells.used() > 0 {
-            self.keep_version_of(key);
-        }
-    }
-
-    #[cold]
-    fn keep_version_of(&self, key: &[u8]) {
-        let held = self.tree.lock(key);
-        if let Ok(index) = held.leaf.search(key)
-            && let Some(cell) = held.leaf.cell(index)
-        {
-            let data = held.leaf.data(index);
-            self.cells.hold(cell).keep_image(|| {
-                let mut bytes = Vec::new();
-                held.leaf.value(data, &mut bytes);
-                (!data.is_absent()).then_some(OwnedValue { bytes, large: data.is_large() })
-            });
-        }
-        held.release_unchanged();
-    }
-
     /// Returns the bytes of memory of cells, and of what they keep.
     pub(crate) fn version_bytes(&self) -> u64 {
-        self.cells.bytes() + self.cells.older_bytes()
+        self.tree.cells.bytes() + self.tree.cells.older_bytes() + self.queue.bytes()
     }
 }
 
 impl Versioned for Iot {
-    fn cell(&self, key: &[u8]) -> Cell {
+    fn cell(&self, key: &[u8], value: &[u8]) -> Cell {
         loop {
             let held = self.tree.lock(key);
-            let Ok(index) = held.leaf.search(key) else {
-                held.release_unchanged();
-                self.tree.add_absent(key);
-                continue;
-            };
+            let found = held.leaf.search(key);
+            if found.is_err() {
+                let absent = Entry { key, value, flags: ABSENT };
+                if self.tree.put_held(&held, absent).is_none() {
+                    drop(held);
+                    // The leaf is full.
+                    self.tree.add_absent(key, value);
+                    continue;
+                }
+            }
+            let (Ok(index) | Err(index)) = found;
             let cell = match held.leaf.cell(index) {
-                Some(cell) => self.cells.hold(cell),
+                Some(cell) => self.tree.cells.hold(cell),
                 None => {
                     let is_absent = held.leaf.data(index).is_absent();
                     let version = if is_absent { Version::absent } else { Version::present };
-                    let cell = self.cells.take(version(0));
+                    let cell = self.tree.cells.take(version(0));
                     held.leaf.set_cell(index, Some(cell.index()));
-                    self.queue.lock().push_back((cell.index(), key.into()));
+                    self.queue.push(cell.index(), key);
                     cell
                 }
             };
-            // Readers do not look at cells.
-            held.release_unchanged();
+            if found.is_ok() {
+                // A reader of the leaf without the cell has seen the same image.
+                held.release_unchanged();
+            }
             return cell;
         }
     }
 
-    fn copy(&self, key: &[u8], cell: &Cell, version: Version, out: &mut Vec<u8>) -> Option<Found> {
-        let start = out.len();
-        let is_newest = || cell.version() == Some(version);
-        if is_newest() {
-            let found = self.tree.get(key, out);
-            if is_newest() {
-                return Some(found);
-            }
-        }
-        out.truncate(start);
-        None
+    fn read_at(&self, key: &[u8], sight: Sight, out: &mut Vec<u8>) -> Result<SeenAt> {
+        self.read_version(key, sight, out)
+    }
+
+    fn scan_at(
+        &self,
+        request: &ScanRequest<'_>,
+        sight: Sight,
+        note: &mut dyn FnMut(u64),
+        chunk: &mut Chunk,
+    ) -> Result<Option<Successor>> {
+        self.scan_versions(request, sight, note, chunk)
+    }
+
+    fn overwritten(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        sight: Sight,
+        limit: Stamp,
+    ) -> Stamp {
+        self.overwritten_in(range, sight, limit)
+    }
+
+    fn gap_of(&self, key: &[u8]) -> u64 {
+        let gap = self.tree.read(|index| index.floor(key), |leaf| leaf.gap());
+        self.tree.gaps.place(gap.expect("the first leaf begins before all keys"))
     }
 
     fn collect(&self, horizon: Stamp, most: usize) -> usize {
         let (mut taken, before) = (0, self.version_bytes());
-        let count = self.queue.lock().len();
-        for _ in 0..count.min(most) {
-            let next = self.queue.lock().pop_front();
-            let Some((cell, key)) = next else { break };
+        let mut key = Vec::new();
+        for _ in 0..self.queue.len().min(most) {
+            let Some(cell) = self.queue.pop(&mut key) else { break };
             if self.collect_one(cell, &key, horizon) {
                 taken += 1;
             } else {
-                self.queue.lock().push_back((cell, key));
+                self.queue.push(cell, &key);
             }
         }
         if self.version_bytes() < before {
@@ -119,16 +151,19 @@ impl Versioned for Iot {
     }
 
     fn older_bytes(&self) -> u64 {
-        self.cells.older_bytes()
+        self.tree.cells.older_bytes()
     }
 }
 
 impl Iot {
     /// Gives a cell back if nobody needs it, and takes an absent record out with it. Returns whether it did.
     fn collect_one(&self, cell: u32, key: &[u8], horizon: Stamp) -> bool {
+        if !self.tree.cells.may_release(cell, horizon) {
+            return false;
+        }
         let held = self.tree.lock(key);
         let named = held.leaf.search(key).ok().filter(|index| held.leaf.cell(*index) == Some(cell));
-        if !self.cells.release(cell, horizon) {
+        if !self.tree.cells.release(cell, horizon) {
             held.release_unchanged();
             return false;
         }
@@ -137,9 +172,9 @@ impl Iot {
             held.release_unchanged();
             return true;
         };
+        // A reader that looks at the cell without a handle reads the leaf again.
         held.leaf.set_cell(index, None);
         if !held.leaf.data(index).is_absent() {
-            held.release_unchanged();
             return true;
         }
         held.leaf.remove(index);

@@ -51,6 +51,7 @@ pub struct Plan {
 pub struct Tally {
     counts: Mutex<BTreeMap<&'static str, u64>>,
     watched: (AtomicU64, AtomicU64, AtomicU64, AtomicU64),
+    memory: (AtomicU64, AtomicU64),
 }
 
 /// The state of a crash that struck while the database opened after another.
@@ -88,6 +89,12 @@ impl Tally {
     pub fn watched(&self) -> (u64, u64, u64, u64) {
         let (pages, records, large, roots) = &self.watched;
         (pages.load(Relaxed), records.load(Relaxed), large.load(Relaxed), roots.load(Relaxed))
+    }
+
+    /// How many lines lives wrote back to persistent memory, and how often they fenced.
+    #[must_use]
+    pub fn lines_and_fences(&self) -> (u64, u64) {
+        (self.memory.0.load(Relaxed), self.memory.1.load(Relaxed))
     }
 
     /// All states and their counts.
@@ -138,12 +145,17 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
         Some((disk, model)) => (disk.kill(), model.clone()),
         None => prepare(product, &plan.config, seed, &["main"], None),
     };
-    tier::choose_medium(&disk, seed);
+    if !disk.is_persistent() {
+        tier::choose_medium(&disk, seed);
+    }
     let mut run = Run { product, plan: &plan, tally, random, mode, watches: Vec::new() };
     let mut ledger = Ledger::new(model);
     let mut generator = Generator::new(seed, plan.mix.clone());
     for _ in 0..plan.lives {
         let states = run.live(&disk, &mut ledger, &mut generator);
+        let (lines, fences) = disk.lines_and_fences();
+        tally.memory.0.fetch_add(lines, Relaxed);
+        tally.memory.1.fetch_add(fences, Relaxed);
         disk = run.come_back(&disk, &mut ledger, states);
         for watch in run.watches.drain(..) {
             watch.check();
@@ -261,7 +273,7 @@ impl Run<'_> {
                 let states = [&capture.states[..], &[op_state(&op)], &before].concat();
                 self.check_image(&capture.image, ledger, &states, 0);
             }
-            match result {
+            match result.and_then(|()| power_is_on(disk)) {
                 Ok(()) => {
                     acknowledge(&op, &effect, ledger);
                     if matches!(op, Op::Salvage) {
@@ -403,6 +415,11 @@ impl Run<'_> {
             self.check_image(&image, ledger, &recovery_states(states, depth), depth + 1);
         }
     }
+}
+
+/// Persistent memory does not say that the power is off, so an answer after that is none.
+fn power_is_on(disk: &SimDisk) -> Result<(), Error> {
+    if disk.power_is_off() { Err(SimDisk::power_cut()) } else { Ok(()) }
 }
 
 /// Checks an opened image and answers what it holds.

@@ -358,7 +358,7 @@ pub fn crash_large(product: &dyn Product) {
     let bytes: usize =
         start.1.records("main").iter().map(|(key, value)| key.len() + value.len()).sum();
     assert!(bytes as u64 >= 10 * MEMORY_BYTES_MIN / 4, "{bytes} bytes are too few");
-    let captures = if tier::is_full() { 5 } else { 3 };
+    let captures = if tier::is_full() { 5 } else { 4 };
     let plan = Plan { mix, config, operations: 300, lives: 3, captures, start: Some(start) };
     let tally = Arc::new(Tally::default());
     tier::for_each_seed(tier::count(10, 700), |seed| {
@@ -403,6 +403,33 @@ pub fn crash_large(product: &dyn Product) {
     ];
     check_states(&tally, &common.map(|state| (state, 1)), each);
     check_states(&tally, product.states()[1], each);
+}
+
+/// Crashes anywhere in databases that lie in persistent memory, so that cache lines of the log's tail
+/// are lost.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn crash_in_persistent_memory(product: &dyn Product) {
+    let tally = Arc::new(Tally::default());
+    tier::for_each_seed(tier::count(4, 200), |seed| {
+        let mut random = Random::new(seed, 8);
+        let mut mix = crash_mix(*random.pick(&[30, 400, 3000]), 0..300);
+        mix.snapshots = product.takes_snapshots();
+        let config =
+            Config { knobs: product.knobs(seed), ..crash::config(MEMORY_BYTES, LOG_BYTES) };
+        let (disk, model) = crash::prepare(product, &config, seed, &["main"], None);
+        disk.map_persistently(true);
+        let start = Some((disk, model));
+        let plan = Plan { mix, config, operations: 400, lives: 3, captures: 4, start };
+        crash::run(product, &plan, &tally, seed);
+    });
+    let (lines, fences) = tally.lines_and_fences();
+    println!("{lines} lines and {fences} fences; crashes by state: {:#?}", tally.counts());
+    if !tier::is_replay() {
+        assert!(tally.count(crash::ALL) >= 50, "too few crashes");
+        assert!(fences > 500 && lines > fences, "the log was not in persistent memory");
+    }
 }
 
 /// Crashes anywhere amid transactions over keyspaces of every engine: what was acknowledged is there, and each

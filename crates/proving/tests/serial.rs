@@ -23,7 +23,8 @@ fn serializable(engines: &[EngineKind]) {
             .collect();
         let threads = [2, 4, 16][seed as usize % 3];
         let keys = [4, 16, 64][seed as usize / 3 % 3];
-        let work = run::Work { keys, threads, operations: operations / threads };
+        let value_bytes = [200, 2000][seed as usize % 2];
+        let work = run::Work { keys, threads, operations: operations / threads, value_bytes };
         let outcome = run::run(&db, &keyspaces, &work, seed);
         graph::check(&outcome.records).unwrap_or_else(|story| panic!("{story}"));
         let stats = db.stats().transactions;
@@ -66,6 +67,22 @@ fn two_btree() {
 #[test]
 fn iot() {
     serializable(&[EngineKind::Iot]);
+}
+
+#[test]
+fn iot_and_treeline() {
+    serializable(&[EngineKind::Iot, EngineKind::TreeLine]);
+}
+
+#[test]
+fn iot_and_turtle() {
+    serializable(&[EngineKind::Iot, EngineKind::Turtle]);
+}
+
+/// Transactions over two keyspaces with versions are in no other engine.
+#[test]
+fn iot_twice() {
+    serializable(&[EngineKind::Iot, EngineKind::Iot]);
 }
 
 #[test]

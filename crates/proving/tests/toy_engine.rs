@@ -38,6 +38,7 @@ fn context(disk: &SimDisk, is_new: bool) -> EngineContext {
         runtime: Runtime::stepped(1),
         poison: Arc::new(Poison::new()),
         memory: MemoryBudget::new(1 << 20).open("toy", 1 << 20),
+        certifier: spinney_engine::Certifier::above(0),
     }
 }
 

@@ -28,14 +28,14 @@ struct Readme;
 pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, DbSnapshot, Disk,
-    Durability, EngineKind, EngineStats, Error, ErrorKind, IoSnapshot, KeyRange, Keys, Keyspace,
-    KeyspaceId, KeyspaceInfo, KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX,
-    LOG_BYTES_MIN, LogStats, LostRange, Options, PagesByKind, PreImageStats, Readers,
-    RestoreProgress, RestoreReport, Result, Runtime, SalvageProgress, SalvageReport,
-    SalvagedKeyspace, Savepoint, ScrubStats, Snapshot, SnapshotStats, Staging, Stats, TornWrites,
-    Transaction, TransactionCursor, TransactionKeys, TransactionOptions, TransactionStats,
-    TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, TwoBTreeOptions, Value,
-    ValueReader, VerifyProgress, VerifyReport,
+    Durability, EngineKind, EngineStats, Error, ErrorKind, IoSnapshot, Isolation, KeyRange, Keys,
+    Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceMemory, KeyspaceOptions, KeyspaceStats,
+    LOG_BYTES_MAX, LOG_BYTES_MIN, LogMemory, LogStats, LostRange, Options, PagesByKind,
+    PreImageStats, Readers, RestoreProgress, RestoreReport, Result, Runtime, SalvageProgress,
+    SalvageReport, SalvagedKeyspace, Savepoint, ScrubStats, Snapshot, SnapshotStats, Staging,
+    Stats, TornWrites, Transaction, TransactionCursor, TransactionKeys, TransactionOptions,
+    TransactionStats, TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, TwoBTreeOptions,
+    Value, ValueReader, VerifyProgress, VerifyReport,
 };
 
 /// Limits of keys, values, batches and databases.

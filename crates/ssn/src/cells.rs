@@ -24,13 +24,17 @@
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
+use std::task::{Poll, ready};
 
+use smallvec::SmallVec;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering};
 
+use crate::certify::Certifier;
 use crate::clock::Stamp;
-use crate::context::Owner;
+use crate::context::{Fate, Owner};
 use crate::stamps::{Gap, Marks, Readable, Stamps, Successor, Version, Words};
+use crate::transaction::Sight;
 
 /// Cells of the first chunk; each following one has as many as all before it.
 const FIRST: usize = 64;
@@ -52,7 +56,8 @@ struct Cell<I> {
     readers: AtomicU64,
     /// Handles that there are.
     holders: AtomicU64,
-    older: Mutex<Vec<Older<I>>>,
+    /// Mostly one at most.
+    older: Mutex<SmallVec<[Older<I>; 1]>>,
 }
 
 impl<I> Default for Cell<I> {
@@ -63,7 +68,7 @@ impl<I> Default for Cell<I> {
             pstamp: AtomicU64::new(0),
             readers: AtomicU64::new(0),
             holders: AtomicU64::new(0),
-            older: Mutex::new(Vec::new()),
+            older: Mutex::new(SmallVec::new()),
         }
     }
 }
@@ -112,6 +117,11 @@ impl<I> Cells<I> {
         size_of::<Older<I>>() as u64 + older.image.as_ref().map_or(0, self.bytes_of)
     }
 
+    fn get(&self, index: u32) -> Option<&Cell<I>> {
+        let (chunk, place) = chunk_of(index as usize);
+        self.chunks.get(chunk)?.get()?.get(place)
+    }
+
     fn cell(&self, index: u32) -> &Cell<I> {
         let (chunk, place) = chunk_of(index as usize);
         &self.chunks[chunk].get().expect("it was taken")[place]
@@ -143,6 +153,15 @@ impl<I> Cells<I> {
         CellRef { cells: self.clone(), index }
     }
 
+    /// Whether a look at a cell is worthwhile: it seems to be of no use, or to keep images that nobody sees.
+    pub fn may_release(&self, index: u32, horizon: Stamp) -> bool {
+        let cell = self.cell(index);
+        let stamp = Version::from_word(cell.cstamp.load(Ordering::Acquire)).stamp();
+        let is_held = cell.holders.load(Ordering::Relaxed) > 0;
+        let ended = |older: &Older<I>| older.successor.end <= horizon;
+        stamp <= horizon && !is_held || cell.older.lock().first().is_some_and(ended)
+    }
+
     /// Drops older images that ended at or before the horizon. Gives the cell back if nobody holds
     /// it and its stamps are not above the horizon, and says whether it did. No handle of it can be
     /// taken meanwhile.
@@ -171,6 +190,19 @@ impl<I> Cells<I> {
         true
     }
 
+    /// Keeps an image that is about to be replaced, if the owner of its cell publishes: the image of the version that was
+    /// kept last. No handle of the cell can be given back meanwhile.
+    pub fn keep_image(&self, index: u32, image: impl FnOnce() -> I) {
+        let cell = self.cell(index);
+        if Owner::from_word(cell.owner.load(Ordering::Acquire)).is_publishing()
+            && let Some(newest) = cell.older.lock().last_mut()
+            && newest.image.is_none()
+        {
+            let image = newest.image.insert(image());
+            self.older_bytes.fetch_add((self.bytes_of)(image), Ordering::Relaxed);
+        }
+    }
+
     /// Returns how many cells are in use.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -183,6 +215,71 @@ impl<I> Cells<I> {
         let made =
             self.chunks.iter().filter_map(OnceLock::get).map(|chunk| chunk.len()).sum::<usize>();
         (made * size_of::<Cell<I>>()) as u64
+    }
+}
+
+/// What a transaction sees of a record that has a cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sees<I> {
+    /// The newest image.
+    Newest,
+    /// An older one, which was replaced.
+    Older(I, Successor),
+}
+
+/// Looks without a handle, for readers that validate afterwards that the cell was the record's. An index that is none
+/// answers `Pending`, too.
+impl<I: Clone> Cells<I> {
+    /// Returns what a transaction sees. `Pending`: the owner commits at or before the begin stamp, or publishes; look
+    /// again after a yield.
+    pub fn see(&self, index: u32, sight: Sight, certifier: &Certifier) -> Poll<Sees<I>> {
+        let Some(cell) = self.get(index) else { return Poll::Pending };
+        let owner = Owner::from_word(cell.owner.load(Ordering::Acquire));
+        let version = Version::from_word(cell.cstamp.load(Ordering::Acquire));
+        if owner != Owner::NONE && owner != sight.me {
+            let fate = ready!(certifier.contexts().fate(owner, sight.begin));
+            if owner.is_publishing() || fate != Fate::Later {
+                return Poll::Pending;
+            }
+        }
+        if version.stamp() <= sight.begin {
+            return Poll::Ready(Sees::Newest);
+        }
+        let older = cell.older.lock();
+        let seen = older.iter().rev().find(|older| older.version.stamp() <= sight.begin);
+        let seen = seen.filter(|seen| seen.successor.end > sight.begin);
+        let image = seen.and_then(|seen| Some((seen.image.clone()?, seen.successor)));
+        // An image that is gone: its transaction was aborted, or the cell is another's.
+        image.map_or(Poll::Pending, |(image, successor)| Poll::Ready(Sees::Older(image, successor)))
+    }
+
+    /// Returns who overwrote what a transaction sees, with a stamp of at most `limit`. `Pending`: the owner commits,
+    /// and may be below the limit.
+    pub fn overwriter(
+        &self,
+        index: u32,
+        (sight, limit): (Sight, Stamp),
+        certifier: &Certifier,
+    ) -> Poll<Option<Successor>> {
+        let Some(cell) = self.get(index) else { return Poll::Pending };
+        let owner = Owner::from_word(cell.owner.load(Ordering::Acquire));
+        let version = Version::from_word(cell.cstamp.load(Ordering::Acquire));
+        if version.stamp() > sight.begin {
+            let older = cell.older.lock();
+            let seen = older.iter().rev().find(|older| older.version.stamp() <= sight.begin);
+            // What is gone is below the horizon: only a transaction that was aborted meanwhile can ask. It conflicts.
+            let successor = seen.map_or(Successor { end: 0, pi: 0 }, |seen| seen.successor);
+            return Poll::Ready(Some(successor).filter(|successor| successor.end <= limit));
+        }
+        if owner == Owner::NONE || owner == sight.me {
+            return Poll::Ready(None);
+        }
+        match ready!(certifier.contexts().fate(owner, limit)) {
+            Fate::Later => Poll::Ready(None),
+            Fate::Committed { c, pi } => Poll::Ready(Some(Successor { end: c, pi })),
+            // It published or aborted: the cell says which.
+            Fate::Gone => Poll::Pending,
+        }
     }
 }
 
@@ -214,42 +311,6 @@ impl<I> CellRef<I> {
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
-    }
-
-    /// Returns the version of the newest image, or `None` while that is being replaced.
-    #[must_use]
-    pub fn version(&self) -> Option<Version> {
-        let cell = self.cell();
-        let owner = Owner::from_word(cell.owner.load(Ordering::Acquire));
-        let version = Version::from_word(cell.cstamp.load(Ordering::Acquire));
-        (!owner.is_publishing()).then_some(version)
-    }
-
-    /// Keeps an image that is about to be replaced, if the cell's owner is publishing: the image of
-    /// the version that was kept last.
-    pub fn keep_image(&self, image: impl FnOnce() -> I) {
-        let cell = self.cell();
-        if Owner::from_word(cell.owner.load(Ordering::Acquire)).is_publishing()
-            && let Some(newest) = cell.older.lock().last_mut()
-            && newest.image.is_none()
-        {
-            let image = newest.image.insert(image());
-            let bytes = (self.cells.bytes_of)(image);
-            self.cells.older_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
-    }
-}
-
-impl<I: Clone> CellRef<I> {
-    /// Returns the older image that a transaction sees which began at `begin`, with its version and
-    /// what is known of the next one. `None` if the newest image is the one.
-    #[must_use]
-    pub fn older(&self, begin: Stamp) -> Option<(Version, Successor, I)> {
-        let older = self.cell().older.lock();
-        let seen = older.iter().rev().find(|older| older.version.stamp() <= begin)?;
-        let is_over = seen.successor.end <= begin;
-        let image = seen.image.clone().filter(|_| !is_over)?;
-        Some((seen.version, seen.successor, image))
     }
 }
 
@@ -296,7 +357,7 @@ mod tests {
         writer.certify().unwrap();
         writer.decide();
         writer.publish(|cell| {
-            cell.keep_image(|| image);
+            cell.cells.keep_image(cell.index, || image);
             Image::Value
         });
         let stamp = writer.commit_stamp();
@@ -312,18 +373,25 @@ mod tests {
         assert_eq!(overwrite(&ssn, &cell, 1), 11);
         let mut late = ssn.begin().unwrap();
         assert_eq!(overwrite(&ssn, &cell, 2), 12);
-        assert_eq!(early.look(&cell).map(Result::unwrap), std::task::Poll::Ready(Look::Older));
-        assert_eq!(late.look(&cell).map(Result::unwrap), std::task::Poll::Ready(Look::Older));
-        let (version, successor, image) = cell.older(early.begin_stamp()).unwrap();
-        assert_eq!((version, successor.end, image), (Version::present(0), 11, 1));
-        let (version, successor, image) = cell.older(late.begin_stamp()).unwrap();
-        assert_eq!((version, successor.end, image), (Version::present(11), 12, 2));
-        assert!(cell.older(12).is_none(), "the newest image is the one");
-        early.note_older(Version::present(0), Successor { end: 11, pi: 11 }).unwrap();
+        assert_eq!(early.look(&cell).map(Result::unwrap), Poll::Ready(Look::Older));
+        assert_eq!(late.look(&cell).map(Result::unwrap), Poll::Ready(Look::Older));
+        let see = |sight| cells.see(cell.index(), sight, &ssn);
+        let older = |image, end, pi| Poll::Ready(Sees::Older(image, Successor { end, pi }));
+        assert_eq!(see(early.sight()), older(1, 11, 11));
+        assert_eq!(see(late.sight()), older(2, 12, 12));
+        let now = Sight { begin: 12, ..late.sight() };
+        assert_eq!(see(now), Poll::Ready(Sees::Newest));
+        let overwriter = |sight, limit| cells.overwriter(cell.index(), (sight, limit), &ssn);
+        assert_eq!(overwriter(early.sight(), 12), Poll::Ready(Some(Successor { end: 11, pi: 11 })));
+        assert_eq!(overwriter(late.sight(), 11), Poll::Ready(None));
+        assert_eq!(overwriter(now, 12), Poll::Ready(None));
+        early.note_older(Successor { end: 11, pi: 11 }).unwrap();
         let horizon = || ssn.contexts().horizon(ssn.clock());
         drop(early);
         assert!(!cells.release(cell.index(), horizon()));
-        assert!(cell.older(10).is_none() && cell.older(11).is_some(), "nobody sees the first");
+        let first = Sight { begin: 10, ..late.sight() };
+        assert!(cells.see(cell.index(), first, &ssn).is_pending(), "nobody sees the first");
+        assert!(cells.see(cell.index(), late.sight(), &ssn).is_ready());
         drop(late);
         assert!(!cells.release(cell.index(), horizon()), "it is held");
         let index = cell.index();
@@ -353,10 +421,8 @@ mod tests {
         let cells = Arc::new(Cells::new(|(): &()| 0));
         let taken: Vec<_> = (0..1000).map(|stamp| cells.take(Version::present(stamp))).collect();
         for (stamp, cell) in (0..).zip(&taken) {
-            assert_eq!(
-                (cell.version(), cell.index()),
-                (Some(Version::present(stamp)), stamp as u32)
-            );
+            let version = Version::from_word(cell.cell().cstamp.load(Ordering::Acquire));
+            assert_eq!((version, cell.index()), (Version::present(stamp), stamp as u32));
         }
         assert!(cells.bytes() >= 1000 * 40);
         drop(taken);

@@ -25,6 +25,7 @@ use spinney_base::Result;
 use spinney_base::shim::atomic::{Ordering, fence};
 use spinney_base::shim::{spin_hint, thread};
 
+use crate::board::Board;
 use crate::clock::{Clock, STAMP_MAX, Stamp};
 use crate::context::{Contexts, Fate, Owner};
 use crate::readers;
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) floor: Floor,
     pub(crate) contexts: Contexts,
+    pub(crate) board: Board,
 }
 
 impl Certifier {
@@ -85,7 +87,14 @@ impl Certifier {
     }
 
     pub(crate) fn of(clock: Clock, contexts: Contexts) -> Self {
-        Certifier { shared: Arc::new(Shared { clock, floor: Floor::default(), contexts }) }
+        Certifier {
+            shared: Arc::new(Shared {
+                clock,
+                floor: Floor::default(),
+                contexts,
+                board: Board::default(),
+            }),
+        }
     }
 
     /// Returns the clock.
@@ -98,6 +107,36 @@ impl Certifier {
     #[must_use]
     pub fn contexts(&self) -> &Contexts {
         &self.shared.contexts
+    }
+
+    /// Passes while a transaction may commit.
+    ///
+    /// # Errors
+    /// `Conflict` when it was ended.
+    pub fn check(&self, transaction: Owner) -> Result<()> {
+        if self.shared.contexts.is_aborted(transaction) { Err(conflict(AGAIN)) } else { Ok(()) }
+    }
+
+    /// Notes that no transaction reads what has a place on the [board](crate::Transaction::note_place), as of now:
+    /// whoever overwrites it later comes after that.
+    pub fn note_read(&self, hash: u64) {
+        let (place, now) = (self.shared.board.place(hash), self.shared.clock.now());
+        if readers::pstamp(&place) < now {
+            readers::raise(&place, now);
+        }
+    }
+
+    /// Returns the bytes of memory of the board.
+    #[must_use]
+    pub fn board_bytes(&self) -> usize {
+        self.shared.board.bytes()
+    }
+
+    /// Whether what has a place on the board may get another one: no transaction that runs has read it, and each
+    /// comes after all that have. Its engine keeps readers from it meanwhile, or lets them begin again.
+    #[must_use]
+    pub fn is_quiet(&self, hash: u64) -> bool {
+        self.shared.is_quiet(hash)
     }
 }
 
@@ -168,6 +207,19 @@ impl<S: Stamps> Transaction<S> {
         self.eta = self.eta.max(stamp.min(self.cstamp - 1));
     }
 
+    /// Lets the transaction come after those that have read what it overwrites and has this place on the board. Waits
+    /// for those that commit with lesser stamps. Called between [`draw`](Transaction::draw) and `certify`.
+    pub fn follow_place(&mut self, hash: u64) {
+        let latest = wait(|| self.certifier.shared.latest_reader(self.me, hash, self.cstamp));
+        self.follow(latest);
+    }
+
+    /// Lets the transaction come before one that overwrote what it has read, and whose pi this is. The engine tells
+    /// of reads that it noted by [`note_place`](Transaction::note_place), between `draw` and `certify`.
+    pub fn precede(&mut self, pi: Stamp) {
+        self.pi = self.pi.min(pi);
+    }
+
     /// Makes the commit final: after the log has it. No error may follow.
     ///
     /// # Panics
@@ -195,8 +247,8 @@ impl<S: Stamps> Transaction<S> {
             self.phase = Phase::Raising(0);
             return true;
         };
-        let slot = write.slot.clone();
-        let Seen { version, .. } = newest(&slot);
+        let slot = &write.slot;
+        let Seen { version, .. } = newest(slot);
         slot.keep(version, Successor { end: self.cstamp, pi: self.pi });
         let publishing = self.me.publishing().word();
         slot.visit_slot(&mut |words| {
@@ -205,7 +257,7 @@ impl<S: Stamps> Transaction<S> {
         });
         // The image changes after the mark is seen.
         fence(Ordering::Release);
-        let version = match install(&slot) {
+        let version = match install(slot) {
             Image::Value => Version::present(self.cstamp),
             Image::Tombstone => Version::absent(self.cstamp),
         };
@@ -281,6 +333,11 @@ impl<S: Stamps> Transaction<S> {
                 self.raise(at);
                 Phase::Raising(at + 1)
             }
+            Phase::Raising(at) if at < self.reads.len() + self.gaps.len() + self.places.len() => {
+                let hash = self.places[at - self.reads.len() - self.gaps.len()];
+                self.certifier.shared.raise_place(hash, self.cstamp);
+                Phase::Raising(at + 1)
+            }
             Phase::Raising(_) => Phase::Leaving,
             Phase::Leaving => {
                 self.leave();
@@ -351,6 +408,7 @@ impl<S: Stamps> Transaction<S> {
         let contexts = &self.certifier.shared.contexts;
         self.reads.iter().for_each(|read| readers::leave(contexts, self.me, &read.slot));
         self.gaps.iter().for_each(|gap| readers::leave(contexts, self.me, gap));
+        self.places.iter().for_each(|hash| self.certifier.shared.leave_place(self.me, *hash));
     }
 }
 

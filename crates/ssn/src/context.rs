@@ -249,6 +249,12 @@ impl Contexts {
         oldest.is_some_and(|(_, owner)| self.wound(owner))
     }
 
+    /// Whether a transaction runs that shares its reader bit with others.
+    pub(crate) fn are_shared_used(&self) -> bool {
+        let shared = self.contexts[..self.high()].iter().skip(self.own_bits);
+        shared.map(|context| context.word.load(Ordering::SeqCst)).any(|word| word & STATE != FREE)
+    }
+
     /// Enters COMMITTING. Returns false if the transaction was wounded.
     pub(crate) fn commit(&self, me: Owner) -> bool {
         self.leave_active(me, COMMITTING)

@@ -39,10 +39,11 @@
 //! Pandis; VLDB Journal 26, 2017) with its latch-free parallel commit, and absent versions and gap
 //! stamps.
 //!
-//! Read `clock`, `context`, `stamps`, `readers`, `transaction`, `certify`, then `safe` and `cells`.
+//! Read `clock`, `context`, `stamps`, `readers`, `transaction`, `certify`, then `safe`, `cells` and `board`.
 
 #![forbid(unsafe_code)]
 
+mod board;
 mod cells;
 mod certify;
 mod clock;
@@ -60,9 +61,9 @@ mod transaction;
 #[cfg(test)]
 mod world;
 
-pub use cells::{CellRef, Cells};
+pub use cells::{CellRef, Cells, Sees};
 pub use certify::{Certifier, Image, reads_are_current};
 pub use clock::{Clock, NEVER, STAMP_MAX, Stamp};
 pub use context::{CONTEXTS, Contexts, Fate, Owner};
 pub use stamps::{Gap, Marks, Readable, Slot, Stamps, Successor, Version, Words};
-pub use transaction::{Look, Transaction};
+pub use transaction::{Look, Sight, Transaction};

@@ -19,7 +19,7 @@
 //!
 //! After ERMIA's bitmap of readers; the paper's reader list exists only while an update is pending.
 
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use spinney_base::shim::atomic::Ordering;
 
@@ -69,18 +69,37 @@ pub(crate) fn latest<R: Readable>(
 ) -> Poll<Stamp> {
     let mut bits = 0;
     place.visit(&mut |marks| bits |= marks.readers.load(Ordering::Acquire));
-    let own = (0..contexts.own_bits).filter(|index| bits >> index & 1 != 0);
-    let is_shared = bits >> contexts.own_bits & 1 != 0;
-    let shared = contexts.own_bits..if is_shared { contexts.high() } else { 0 };
     let mut latest = 0;
-    for reader in own.chain(shared).map(|index| contexts.at(index)).filter(|reader| *reader != me) {
-        match contexts.fate(reader, limit) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Fate::Committed { c, .. }) => latest = latest.max(c),
-            Poll::Ready(Fate::Later | Fate::Gone) => {}
+    let mut look = |index: usize| -> Poll<()> {
+        let reader = contexts.at(index);
+        if reader != me
+            && let Fate::Committed { c, .. } = ready!(contexts.fate(reader, limit))
+        {
+            latest = latest.max(c);
+        }
+        Poll::Ready(())
+    };
+    // Mostly there is none.
+    while bits != 0 {
+        let index = bits.trailing_zeros() as usize;
+        bits &= bits - 1;
+        if index < contexts.own_bits {
+            ready!(look(index));
+        } else {
+            for index in contexts.own_bits..contexts.high() {
+                ready!(look(index));
+            }
         }
     }
     Poll::Ready(latest)
+}
+
+/// Whether no running transaction has a bit here.
+pub(crate) fn is_unread<R: Readable>(contexts: &Contexts, place: &R) -> bool {
+    let mut bits = 0;
+    place.visit(&mut |marks| bits |= marks.readers.load(Ordering::SeqCst));
+    let own = (1_u64 << contexts.own_bits) - 1;
+    bits & own == 0 && (bits == 0 || !contexts.are_shared_used())
 }
 
 /// Returns the greatest commit stamp of the creator and of readers that have left.

@@ -68,7 +68,7 @@ impl<'a> Taking<'a> {
 
     /// Takes one step. Ready with the stamp of the snapshot after the last one.
     pub(crate) fn poll(&mut self) -> Poll<Stamp> {
-        let Shared { clock, floor, contexts } = &*self.certifier.shared;
+        let Shared { clock, floor, contexts, .. } = &*self.certifier.shared;
         self.step = match self.step {
             Step::Lock => {
                 let word = ready!(floor.poll());

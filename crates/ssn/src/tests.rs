@@ -124,7 +124,7 @@ fn read<'a>(transaction: &mut Scripted<'a>, slot: &'a Slot) {
         Look::Newest(version) => transaction.note(&slot, version).unwrap(),
         Look::Older => {
             let version = slot.version_at(transaction.begin_stamp());
-            transaction.note_older(version, slot.successor(version)).unwrap();
+            transaction.note_older(slot.successor(version)).unwrap();
         }
         Look::Own => {}
     }

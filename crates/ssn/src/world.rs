@@ -306,7 +306,7 @@ impl<'w> Runner<'w> {
             }
             Step::NoteOlder(key, version, successor) => {
                 self.done.reads.push((key, version.stamp()));
-                transaction.note_older(version, successor)?;
+                transaction.note_older(successor)?;
             }
             Step::Scan(leaf) => {
                 transaction.note_gap(&&world.leaves[leaf].gap)?;

@@ -121,6 +121,7 @@ mod tests {
             runtime: Runtime::stepped(1),
             poison: Arc::new(Poison::new()),
             memory: MemoryBudget::new(memory).open("keyspace", memory),
+            certifier: spinney_engine::Certifier::above(0),
         };
         TreeLine::create(context, Lsn::ZERO).unwrap()
     }

@@ -41,6 +41,7 @@ fn context(disk: &SimDisk) -> EngineContext {
         runtime: Runtime::stepped(1),
         poison: Arc::new(Poison::new()),
         memory: MemoryBudget::new(1 << 20).open("keyspace", 1 << 20),
+        certifier: spinney_engine::Certifier::above(0),
     }
 }
 

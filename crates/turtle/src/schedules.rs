@@ -36,6 +36,7 @@ fn turtle() -> Arc<Turtle> {
         runtime: Runtime::threads(),
         poison: Arc::new(Poison::new()),
         memory: MemoryBudget::new(1 << 20).open("keyspace", 1 << 20),
+        certifier: spinney_engine::Certifier::above(0),
     };
     let turtle = Turtle::create(context, Lsn::ZERO).unwrap();
     disk.sync_dir(Path::new("/db")).unwrap();

@@ -167,6 +167,16 @@ impl Buffers {
         self.tail.get().is_some()
     }
 
+    /// Returns the tail, once there is one.
+    pub(crate) fn tail(&self) -> Option<&Tail> {
+        self.tail.get()
+    }
+
+    /// Returns whether records are kept in persistent memory.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.tail.get().is_some_and(Tail::is_persistent)
+    }
+
     /// Keeps records in the tail as well, from now on.
     pub(crate) fn keep_in(&self, tail: Tail) {
         let _guards = self.lock_all();
@@ -176,7 +186,8 @@ impl Buffers {
     }
 
     /// Returns whether the kernel has every record that was appended before this call, if it has
-    /// those up to `written` from runs.
+    /// those up to `written` from runs. With a tail in persistent memory: whether all these are
+    /// durable, if those up to `written` are durable in runs.
     pub(crate) fn holds(&self, written: Lsn) -> bool {
         if self.tail.get().is_none() {
             return false;
@@ -197,7 +208,8 @@ impl Buffers {
         self.shards.iter().map(|shard| shard.lock().memory_bytes()).sum::<usize>() + tail
     }
 
-    /// Takes everything since the last steal into `stolen`, whose records must have been written.
+    /// Takes everything since the last steal into `stolen`, whose records must have been written, and
+    /// synced if their frames were promised to be durable: the areas of these are used again.
     pub(crate) fn steal(&self, stolen: &mut Stolen) {
         stolen.clear();
         {

@@ -13,7 +13,9 @@
 //!
 //! **Commits that wait only for the kernel** find their records in the [tail](crate::tail) and
 //! write nothing. The next paragraph is for those that do not: where there is no tail, or a record
-//! was too large for it.
+//! was too large for it. Where the tail is in persistent memory, this also holds for commits that
+//! wait for stable storage. There a steal first waits until the run before it was synced: its areas
+//! are stored over next, and their frames were the durable copy.
 //!
 //! **The open block.** A run of one block stays open until a sync begins. Later records that fit
 //! are put behind those in it, and the whole page is given to the kernel again, in one write, with
@@ -27,7 +29,8 @@
 //! Invariants: (1) `durable` <= `written` <= the last LSN; both only grow. (2) A run begins with
 //! the LSN after the run before. (3) A run's `durable` field was true when it was written. (4) No
 //! record at or below `durable` is in the open block, nor in one that a running sync may cover:
-//! sync_file closes it under the writer lock before it reads `written`.
+//! sync_file closes it under the writer lock before it reads `written`. (5) `durable` is about runs
+//! alone: a record in persistent memory may be on stable storage before `durable` reaches it.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{
@@ -199,6 +202,7 @@ impl Log {
     pub fn commit(&self, lsn: Lsn, durability: Durability) -> Result<()> {
         self.counters.commits.fetch_add(1, SeqCst);
         match durability {
+            Durability::Sync if self.is_in_memory(lsn) => self.check(),
             Durability::Sync => self.ensure_durable(lsn),
             Durability::Buffered => self.keep(lsn),
         }
@@ -220,19 +224,38 @@ impl Log {
         self.write_out(lsn)
     }
 
+    /// Returns whether record `lsn` is durable because persistent memory has it, and every earlier one
+    /// that no synced run has. Starts to use such memory, if there is some.
+    fn is_in_memory(&self, lsn: Lsn) -> bool {
+        let durable = self.durable_lsn();
+        if durable >= lsn {
+            return false;
+        }
+        if self.buffers.tail().is_none() {
+            if self.memory.is_there(&*self.files.tail)
+                && let Some(shape) = self.buffers.tail_to_make()
+            {
+                self.make_tail(shape);
+            }
+            return false;
+        }
+        self.buffers.is_persistent() && self.buffers.holds(durable)
+    }
+
     /// Starts to keep records in the tail, if there is space. Runs are enough without one.
     fn make_tail(&self, shape: Shape) {
         // The tail takes nothing of the reserve for removals and recoveries, because it is
         // optional.
         let Life { tag, epoch, .. } = self.life;
-        let made = without_reserve(|| Tail::make(&self.files.tail, tag, epoch, shape));
+        let memory = self.memory.chosen();
+        let made = without_reserve(|| Tail::make(&self.files.tail, (tag, epoch), shape, memory));
         if let Ok(tail) = made {
             self.buffers.keep_in(tail);
         }
     }
 
-    /// Makes every record up to `lsn` durable. Writers of pages call it before they write what the
-    /// record says (rule P10).
+    /// Makes every record up to `lsn` durable in runs. Writers of pages call it before they write what
+    /// the record says (rule P10).
     ///
     /// # Errors
     /// As [`Log::commit`].
@@ -283,20 +306,29 @@ impl Log {
 
     /// Gives every record up to `lsn` to the kernel.
     pub(crate) fn write_out(&self, lsn: Lsn) -> Result<()> {
-        let Some(mut writer) = self.lock_unless_written(lsn) else {
-            return Ok(());
-        };
-        self.check()?;
-        let _guard = PoisonOnPanic::new(self);
-        if writer.refused {
-            self.write_run(&mut writer)?;
-            if self.written_lsn() >= lsn {
+        loop {
+            let Some(mut writer) = self.lock_unless_written(lsn) else {
                 return Ok(());
+            };
+            self.check()?;
+            let _guard = PoisonOnPanic::new(self);
+            if writer.refused {
+                self.write_run(&mut writer)?;
+                if self.written_lsn() >= lsn {
+                    return Ok(());
+                }
             }
+            if self.buffers.is_persistent() && self.durable_lsn() < self.written_lsn() {
+                // The steal would give away areas whose frames are all that is durable of the last
+                // run.
+                drop(writer);
+                self.sync_file()?;
+                continue;
+            }
+            let Writer { stolen, .. } = &mut *writer;
+            self.buffers.steal(stolen);
+            return if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) };
         }
-        let Writer { stolen, .. } = &mut *writer;
-        self.buffers.steal(stolen);
-        if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) }
     }
 
     /// Notes that the stolen records could not be written. For lack of space they are kept and

@@ -10,7 +10,7 @@
 //!
 //! Reading order: [`mod@block`] (the byte layout of runs), `superblock`, `segments`, `room` and
 //! `space` (space), `buffers` and `run` (from records to a run), `tail` (what the kernel has before
-//! a run does), `flush` (group commit), `announce` (the applied watermark), `failure`, `log` (puts
+//! a run does, or persistent memory), `flush` (group commit), `announce` (the applied watermark), `failure`, `log` (puts
 //! them together), `recover` and `replay`, `follow` and `copy` (what a backup needs).
 
 /// Fullness of the log, where 1 is full for users, at which its database asks for a checkpoint at
@@ -45,6 +45,6 @@ pub use copy::LogCopy;
 pub use flush::Durability;
 pub use follow::Follower;
 pub use log::{Log, LogStats, tail_name};
-pub use options::{LogOptions, RECORD_BYTES_MAX};
+pub use options::{LogMemory, LogOptions, RECORD_BYTES_MAX};
 pub use replay::Recovered;
 pub use room::{Reservation, ReserveFor};

@@ -9,7 +9,7 @@
 //! what a failed call left is known only to the next recovery.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{
@@ -24,11 +24,12 @@ use crate::block::RecordKind;
 use crate::buffers::Buffers;
 use crate::failure::Failure;
 use crate::flush::{GroupCommit, Runs};
-use crate::options::{LogOptions, RECORD_BYTES_MAX};
+use crate::options::{LogMemory, LogOptions, RECORD_BYTES_MAX};
 use crate::room::{Claim, Reservation, ReserveFor, worst_blocks};
 use crate::segments::{RunStart, SegmentTable, segment_offset};
 use crate::space::Space;
 use crate::superblock::{SUPERBLOCKS, Superblock};
+use crate::tail::Tail;
 
 /// Pending bytes from which on the next reservation writes the buffers out first. It bounds records
 /// that no commit waits for (structure records).
@@ -48,6 +49,7 @@ pub struct Log {
     pub(crate) life: Life,
     pub(crate) space: Space,
     pub(crate) buffers: Buffers,
+    pub(crate) memory: Memory,
     pub(crate) announcements: Announcements,
     pub(crate) runs: Runs,
     pub(crate) group: GroupCommit,
@@ -80,6 +82,31 @@ pub(crate) struct Life {
     closed: AtomicBool,
 }
 
+/// Persistent memory for the tail.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// What was chosen, if anything.
+    chosen: OnceLock<LogMemory>,
+    /// Whether the file of the tail is in persistent memory, once a commit asked.
+    is_there: OnceLock<bool>,
+}
+
+impl Memory {
+    pub(crate) fn chosen(&self) -> LogMemory {
+        self.chosen.get().copied().unwrap_or_default()
+    }
+
+    /// Returns whether the tail, if there were one in `file`, would be in persistent memory.
+    pub(crate) fn is_there(&self, file: &dyn File) -> bool {
+        if let Some(is_there) = self.is_there.get() {
+            return *is_there;
+        }
+        // Several threads may ask the system, which answers all the same.
+        let is_there = self.chosen().writes_back(true) && file.is_persistent();
+        *self.is_there.get_or_init(|| is_there)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
@@ -104,11 +131,18 @@ pub struct LogStats {
     pub flushes: u64,
     /// Syncs of the file.
     pub syncs: u64,
+    /// What the tail is in: `none`, while there is no tail; `written`, by calls; `mapped`;
+    /// `persistent` memory; or `emulated`, for [`LogMemory::Emulated`].
+    pub memory: &'static str,
+    /// Cache lines written back to persistent memory, or to what emulates it.
+    pub lines: u64,
+    /// Fences that waited for them, one for each record.
+    pub fences: u64,
     /// Current life of the log.
     pub epoch: Epoch,
     /// First LSN that the log still holds.
     pub first_lsn: Lsn,
-    /// Every record up to here is on stable storage.
+    /// Every record up to here is on stable storage in runs.
     pub durable_lsn: Lsn,
     /// Every record up to here was given to the kernel in a run.
     pub written_lsn: Lsn,
@@ -191,6 +225,7 @@ impl Log {
             life,
             space: Space::new(options, superblock, table, kept_blocks),
             buffers: Buffers::new(next, options),
+            memory: Memory::default(),
             announcements: Announcements::new(),
             runs: Runs::new(next),
             group: GroupCommit::new(next),
@@ -291,7 +326,8 @@ impl Log {
         self.buffers.last()
     }
 
-    /// Returns the LSN up to which every record is on stable storage.
+    /// Returns the LSN up to which every record is on stable storage in runs. Later ones may be so in
+    /// persistent memory.
     #[must_use]
     pub fn durable_lsn(&self) -> Lsn {
         self.group.durable()
@@ -339,6 +375,7 @@ impl Log {
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let page = PAGE_BYTES as u64;
+        let (lines, fences) = self.buffers.tail().map_or((0, 0), Tail::lines_and_fences);
         let (used, segments, first_lsn) = {
             let table = self.space.segments.lock();
             let used = table.head().position - table.begin();
@@ -352,12 +389,21 @@ impl Log {
             commits: self.counters.commits.load(SeqCst),
             flushes: self.counters.flushes.load(SeqCst),
             syncs: self.counters.syncs.load(SeqCst),
+            memory: self.buffers.tail().map_or("none", Tail::memory),
+            lines,
+            fences,
             epoch: self.life.epoch,
             first_lsn,
             durable_lsn: self.durable_lsn(),
             written_lsn: self.written_lsn(),
             last_lsn: self.last_lsn(),
         }
+    }
+
+    /// Chooses whether the tail is kept in persistent memory. Only the first call counts, and only
+    /// before the first commit; without one, it is [`LogMemory::Automatic`].
+    pub fn keep_tail_in(&self, memory: LogMemory) {
+        let _ = self.memory.chosen.set(memory);
     }
 
     /// Limits the memory that buffers keep between flushes, each kind of them to `bytes` bytes (1
@@ -627,6 +673,18 @@ impl fmt::Debug for Log {
 #[must_use]
 pub fn tail_name(name: &str) -> String {
     format!("{name}-tail")
+}
+
+/// Opens the tail of the log `name`, and makes one if it is missing. Its name is durable then, because
+/// records may soon be durable in it.
+pub(crate) fn open_tail(directory: &dyn Directory, name: &str) -> Result<Arc<dyn File>> {
+    let name = tail_name(name);
+    let is_missing = !directory.exists(&name)?;
+    let tail = directory.open(&name, OpenMode::CREATE.cached())?;
+    if is_missing {
+        directory.sync()?;
+    }
+    Ok(tail)
 }
 
 /// Returns the number of whole segments in a file of `bytes`.

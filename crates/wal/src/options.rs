@@ -22,6 +22,33 @@ const SEGMENT_BLOCKS_MIN: u64 = 4;
 const TAIL_PART: u64 = 128;
 const TAIL_BYTES_MAX: u64 = 2 << 20;
 
+/// Whether the tail of a log is kept in persistent memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogMemory {
+    /// If its file is in persistent memory: the file system gives direct access to it (DAX), and the
+    /// kernel maps the file with `MAP_SYNC`. A [`Durability::Sync`](crate::Durability::Sync) commit
+    /// then writes back the cache lines of its record, and no block.
+    #[default]
+    Automatic,
+    /// Never: a `Sync` commit writes a run and syncs the file.
+    Off,
+    /// As `Automatic`, and where the file is not in persistent memory
+    /// [`Durability::Buffered`](crate::Durability::Buffered) commits carry out the same instructions
+    /// on an ordinary mapping. They promise no more than before. For measurements.
+    Emulated,
+}
+
+impl LogMemory {
+    /// Returns whether records in such a mapping are written back.
+    pub(crate) fn writes_back(self, is_persistent: bool) -> bool {
+        match self {
+            LogMemory::Automatic => is_persistent,
+            LogMemory::Off => false,
+            LogMemory::Emulated => true,
+        }
+    }
+}
+
 /// Layout and maximum size of a log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -34,8 +61,8 @@ pub struct LogOptions {
     /// Bytes of one segment, whole blocks. Chosen when the log is created and kept for its life.
     pub segment_bytes: u64,
     /// Approximate bytes of memory and disk that the mapped tail takes, from some pages to 2 MiB.
-    /// Records of [`Durability::Buffered`](crate::Durability::Buffered) commits are kept there, and
-    /// written in runs when a part of it is full.
+    /// Records of [`Durability::Buffered`](crate::Durability::Buffered) commits, in persistent memory
+    /// ([`LogMemory`]) those of all, are kept there, and written in runs when a part of it is full.
     pub tail_bytes: u64,
 }
 

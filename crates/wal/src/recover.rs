@@ -34,7 +34,7 @@ use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
 use spinney_io::{Directory, File, OpenMode, Purpose};
 
 use crate::block::{BlockHeader, Parsed, parse_record};
-use crate::log::{Files, Log, tail_name, whole_segments};
+use crate::log::{Files, Log, open_tail, whole_segments};
 use crate::options::LogOptions;
 use crate::reader::BlockReader;
 use crate::replay::Recovered;
@@ -88,7 +88,7 @@ impl Log {
             ));
         }
         let file = directory.open(name, OpenMode::EXISTING.cached())?;
-        let tail = directory.open(&tail_name(name), OpenMode::CREATE.cached())?;
+        let tail = open_tail(directory, name)?;
         let kept = Kept::read(&*tail, superblock.tag, superblock.epoch, kept_to)?;
         file.sync(Purpose::RECOVERY)?;
         let next = begin_life(&superblock, &walk, path)?;
@@ -116,7 +116,7 @@ impl Log {
         superblock: &Superblock,
     ) -> Result<(Arc<Log>, Recovered)> {
         let file = directory.open(name, OpenMode::EXISTING.cached())?;
-        let tail = directory.open(&tail_name(name), OpenMode::CREATE.cached())?;
+        let tail = open_tail(directory, name)?;
         let blocks = u64::from(superblock.segment_blocks);
         let mut next = superblock.clone();
         next.generation += 1;

@@ -185,6 +185,48 @@ fn p10_the_tail_holds_what_was_acknowledged() {
     );
 }
 
+/// P7: a thread that learns that its record is on stable storage finds it after a power loss, though
+/// only persistent memory has it, and others are half-way with records before and behind it, steal the
+/// buffers, or have one that is too large for the tail.
+#[test]
+fn p07_persistent_memory_holds_what_was_acknowledged() {
+    shuttle::check_random(
+        || {
+            let (disk, log) = log();
+            disk.map_persistently(true);
+            // It makes the tail.
+            let lsn = append(&log, 20);
+            log.commit(lsn, Durability::Sync).unwrap();
+            let writers: Vec<_> = [20, 30, 5000]
+                .into_iter()
+                .map(|bytes| {
+                    let (log, disk) = (log.clone(), disk.clone());
+                    shuttle::thread::spawn(move || {
+                        let mut images = Vec::new();
+                        for durability in [Durability::Sync, Durability::Buffered] {
+                            let lsn = append(&log, bytes);
+                            log.commit(lsn, durability).unwrap();
+                            if durability == Durability::Sync {
+                                images.push((lsn, disk.crash(CrashMode::LoseAll)));
+                            }
+                        }
+                        images
+                    })
+                })
+                .collect();
+            let sync = log.clone();
+            let sync = shuttle::thread::spawn(move || sync.tick().unwrap());
+            for writer in writers {
+                for (lsn, image) in writer.join().unwrap() {
+                    assert!(recovered(&image) >= lsn, "{lsn} was acknowledged");
+                }
+            }
+            sync.join().unwrap();
+        },
+        ITERATIONS,
+    );
+}
+
 /// P12: with appends, flushes and trims at once no room leaks, no promised room lacks, and trimmed segments are reused
 /// only when nothing needs them.
 #[test]

@@ -4,7 +4,7 @@ use spinney_base::{Error, ErrorKind, Lsn, Result};
 
 use super::conflict;
 use super::reads::Reads;
-use crate::options::Durability;
+use crate::options::{Durability, Isolation};
 use crate::state::State;
 use crate::transaction_stats::Cause;
 use crate::write::{Condition, Operation, check_key, check_operations, last_of_each};
@@ -28,7 +28,7 @@ impl State {
         self.check_ours(operations.iter().map(|it| &*it.place))?;
         conditions.iter().try_for_each(|condition| check_key(&condition.key))?;
         for _ in 0..LOOKS_MAX {
-            let mut reads = Reads::new(self);
+            let mut reads = Reads::new(self, Isolation::default());
             match self.write_if_met(&mut reads, conditions, operations) {
                 // What was expected may hold again, or not: only another look tells.
                 Err(_) if reads.is_in_conflict() => {}

@@ -15,22 +15,22 @@ use std::ops::{Bound, Range};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, LazyLock};
-use std::task::Poll;
 
 use spinney_base::limits::BATCH_BYTES_MAX;
-use spinney_base::shim::thread;
 use spinney_base::{Error, ErrorKind, Lsn, Result};
-use spinney_engine::{Chunk, Direction, Found, ScanRequest, copy_older};
-use spinney_ssn::{Look, reads_are_current};
+use spinney_engine::{Chunk, Direction, Found, ScanRequest};
+use spinney_ssn::reads_are_current;
 use spinney_sync::{Moment, Stamp, StripeGuards, hash_key};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::conflict;
 use crate::guards::{NOBODY, Span, Touched};
+use crate::keyspace_state::KeyspaceState;
+use crate::options::Isolation;
+use crate::part::Part;
 use crate::place::Place;
 use crate::state::State;
 use crate::transaction_stats::Cause;
-use crate::versions::Part;
 use crate::write::BatchWrite;
 
 /// Keys that are noted. Of more than these only stripes are, and a change of such a stripe is a
@@ -69,6 +69,7 @@ pub(super) struct Reads {
     guards: Vec<(Arc<Place>, Touched)>,
     /// What it does over keyspaces with versions, once it has touched one.
     part: Option<Part>,
+    isolation: Isolation,
     /// Why it cannot commit: a conflict, or a keyspace that is gone.
     ended: Option<Error>,
 }
@@ -105,7 +106,7 @@ fn digest(found: Found, raw: &[u8]) -> u128 {
 }
 
 impl Reads {
-    pub(super) fn new(state: &State) -> Reads {
+    pub(super) fn new(state: &State, isolation: Isolation) -> Reads {
         static OWNERS: AtomicU64 = AtomicU64::new(NOBODY + 1);
         Reads {
             owner: OWNERS.fetch_add(1, Relaxed),
@@ -116,6 +117,7 @@ impl Reads {
             bytes: Vec::new(),
             places: Vec::new(),
             part: None,
+            isolation,
             ended: None,
         }
     }
@@ -168,11 +170,12 @@ impl Reads {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        self.check_places(state)?;
-        self.note_place(state, place)?;
         if has_versions(place) {
+            self.note_place(state, place)?;
             return self.get_version(state, place, key, out);
         }
+        self.check_places(state)?;
+        self.note_place(state, place)?;
         let hash = hash_key(place.id, key);
         let (found, stamp, digest) = {
             let keyspace = state.enter(place)?;
@@ -430,7 +433,7 @@ impl Reads {
     /// far was so at its begin stamp (T12).
     fn part(&mut self, state: &State) -> Result<&mut Part> {
         if self.part.is_none() {
-            match Part::begin(&state.versions, || state.log.quiesce()) {
+            match Part::begin(&state.versions, self.isolation, || state.log.quiesce()) {
                 Ok(part) => self.part = Some(part),
                 Err(error) => return Err(self.conflict_as(state, Cause::Busy, &error)),
             }
@@ -444,16 +447,7 @@ impl Reads {
     /// Moves the part over versions to the present moment, if all that it has read is current.
     fn extend_part(&mut self, state: &State) -> Result<()> {
         let Some(part) = &mut self.part else { return Ok(()) };
-        let transaction = part.transaction()?;
-        loop {
-            match transaction.extend() {
-                Poll::Pending => thread::yield_now(),
-                Poll::Ready(Ok(())) => return Ok(()),
-                Poll::Ready(Err(error)) => {
-                    return Err(self.conflict_as(state, Cause::Changed, &error));
-                }
-            }
-        }
+        part.extend().map_err(|error| self.conflict_as(state, Cause::Changed, &error))
     }
 
     /// Reads a key of a keyspace with versions, at the begin stamp.
@@ -464,49 +458,42 @@ impl Reads {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        self.part(state)?;
-        let keyspace = state.enter(place)?.pin();
-        let versioned = keyspace.engine.versioned().expect("it has versions");
-        let cell = versioned.cell(key);
-        let part = self.part.as_mut().expect("it has begun");
-        part.keep(keyspace.clone());
-        let transaction = part.transaction()?;
-        let start = out.len();
-        let read = loop {
-            // What a pointer names stays while it is read.
-            let _pin = keyspace.engine.values().pin();
-            out.truncate(start);
-            match transaction.look(&cell) {
-                Poll::Pending => thread::yield_now(),
-                Poll::Ready(Err(error)) => break Err(error),
-                Poll::Ready(Ok(Look::Own)) => unreachable!("it owns nothing before its commit"),
-                Poll::Ready(Ok(Look::Newest(version))) => {
-                    let Some(found) = versioned.copy(key, &cell, version, out) else { continue };
-                    if found == Found::Large {
-                        let pointer = out.split_off(start);
-                        state.read_whole(&keyspace, &pointer, out)?;
-                    }
-                    break transaction.note(&cell, version).map(|()| found);
-                }
-                Poll::Ready(Ok(Look::Older)) => {
-                    let older = copy_older(&cell, transaction.begin_stamp(), out);
-                    let Some((version, successor, found)) = older else { continue };
-                    if found == Found::Large {
-                        // Its extents may be others' by now.
-                        let text = "a large value was replaced since the transaction began, and has no versions";
-                        break Err(Error::new(ErrorKind::Conflict, text));
-                    }
-                    break transaction.note_older(version, successor).map(|()| found);
-                }
-            }
+        let part = self.part(state)?;
+        let index = part.keep(place.id, || Ok(state.enter(place)?.pin()))?;
+        let whole = |keyspace: &KeyspaceState, pointer: &[u8], out: &mut Vec<u8>| {
+            state.read_whole(keyspace, pointer, out)
         };
-        match read {
-            Ok(found) => {
-                self.check_places(state)?;
-                Ok(found != Found::Absent)
-            }
-            Err(error) => Err(self.conflict_as(state, Cause::Changed, &error)),
-        }
+        let read = part.read(index, (key, hash_key(place.id, key)), out, whole);
+        let is_there = self.or_conflict(state, read)?;
+        self.check_places(state)?;
+        Ok(is_there)
+    }
+
+    /// Reads a chunk of a range of a keyspace with versions, at the begin stamp.
+    fn scan_versions(
+        &mut self,
+        state: &State,
+        place: &Arc<Place>,
+        request: &ScanRequest<'_>,
+        chunk: &mut Chunk,
+    ) -> Result<()> {
+        let part = self.part(state)?;
+        let index = part.keep(place.id, || Ok(state.enter(place)?.pin()))?;
+        chunk.clear();
+        let read = part.scan(index, request, chunk);
+        self.or_conflict(state, read)?;
+        resume_behind(chunk, request, request);
+        let part = self.part.as_mut().expect("it has begun");
+        part.note_span(index, covered(chunk, request));
+        self.check_places(state)
+    }
+
+    /// Notes a conflict that a read of versions met.
+    fn or_conflict<T>(&mut self, state: &State, read: Result<T>) -> Result<T> {
+        read.map_err(|error| match error.kind() {
+            ErrorKind::Conflict => self.conflict_as(state, Cause::Changed, &error),
+            _ => error,
+        })
     }
 
     /// Ends a transaction that writes nothing: what it read of versions is certified, at a moment at which all that it
@@ -518,7 +505,10 @@ impl Reads {
         }
         let Some(mut part) = self.part.take() else { return Ok(()) };
         let Some(mut transaction) = part.transaction.take() else { return Ok(()) };
-        let certified = state.versions.certify(&mut transaction, &[], part.has_scanned).is_ok();
+        if !part.is_certified() {
+            return Ok(());
+        }
+        let certified = state.versions.certify(&mut transaction, &[], Some(&part)).is_ok();
         let (pi, _) = transaction.pi_eta();
         let is_current = reads_are_current(pi, transaction.commit_stamp());
         if !certified || is_mixed && !(is_current && self.are_unlocked(state)) {
@@ -554,10 +544,7 @@ impl Reads {
         self.check_places(state)?;
         self.note_place(state, place)?;
         if has_versions(place) {
-            let keyspace = state.enter(place)?.pin();
-            let part = self.part(state)?;
-            part.keep(keyspace);
-            part.has_scanned = true;
+            return self.scan_versions(state, place, request, chunk);
         }
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let mut span = (owned(request.lower), owned(request.upper));
@@ -584,8 +571,7 @@ impl Reads {
             if is_whole {
                 *before = kept;
                 self.check_places(state)?;
-                // A range of versions is read as it is now, not at the begin stamp.
-                let is_now = state.moment() == self.moment && !has_versions(place);
+                let is_now = state.moment() == self.moment;
                 return if is_now { Ok(()) } else { self.extend(state) };
             }
             // Once more what this chunk covered: not all that was asked for, or the head of a queue could
@@ -605,7 +591,7 @@ impl Drop for Reads {
 }
 
 /// Whether the records of a keyspace have versions.
-fn has_versions(place: &Place) -> bool {
+pub(super) fn has_versions(place: &Place) -> bool {
     place.options.engine.row().capabilities.versions
 }
 

@@ -7,7 +7,7 @@ use spinney_base::{Error, Result};
 
 use super::{Transaction, conflict};
 use crate::database::Db;
-use crate::options::Durability;
+use crate::options::{Durability, Isolation};
 use crate::transaction_stats::Cause;
 
 /// Most runs of a body.
@@ -23,6 +23,7 @@ const REST_MAX: Duration = Duration::from_millis(5);
 #[non_exhaustive]
 pub struct TransactionOptions {
     pub(super) durability: Option<Durability>,
+    pub(super) isolation: Isolation,
 }
 
 impl TransactionOptions {
@@ -30,6 +31,25 @@ impl TransactionOptions {
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = Some(durability);
+        self
+    }
+
+    /// What it is protected from.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, EngineKind, Error, Isolation, Options, TransactionOptions};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// let orders = db.keyspace("orders", EngineKind::Iot)?;
+    /// let options = TransactionOptions::default().isolation(Isolation::Snapshot);
+    /// db.transact_with(options, |it| it.insert(&orders, "1", "tea"))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
         self
     }
 }

@@ -370,8 +370,14 @@ impl File for RealFile {
         let all = FallocateFlags::empty();
         let allocate = || rustix::fs::fallocate(&self.descriptor, all, 0, bytes as u64);
         rustix::io::retry_on_intr(allocate).ok()?;
-        mapping::RealMapping::new(self.raw_descriptor(), bytes)
+        mapping::RealMapping::new(self.descriptor.as_fd(), bytes)
             .map(|mapping| Box::new(mapping) as Box<dyn Mapping>)
+    }
+
+    fn is_persistent(&self) -> bool {
+        !self.direct
+            && filesystem::stores_in_place(&self.descriptor)
+            && mapping::is_persistent(self.descriptor.as_fd())
     }
 
     fn is_direct(&self) -> bool {

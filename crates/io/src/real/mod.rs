@@ -2,10 +2,11 @@
 //! through io_uring.
 //!
 //! * `file.rs`: one open file, its loops over short and interrupted transfers, allocation, sync.
-//! * `ring.rs`: batches through one io_uring per thread (unsafe code, as in `mapping.rs` and
-//!   `filesystem.rs`).
+//! * `ring.rs`: batches through one io_uring per thread (unsafe code, as in `mapping.rs`,
+//!   `lines.rs` and `filesystem.rs`).
 //! * `poll.rs`: waiting for reads without sleeping, where that is free and pays.
 //! * `filesystem.rs`: where a store into a mapped file never needs room.
+//! * `lines.rs`: how cache lines of a mapped file are written back, where it is persistent memory.
 //! * `directory.rs`: one open directory, its names, the lock; `holder.rs`: the holder of the lock.
 //! * this file: what the platform can do.
 //!
@@ -19,6 +20,7 @@ mod directory;
 mod file;
 mod filesystem;
 mod holder;
+mod lines;
 mod mapping;
 mod poll;
 mod ring;

@@ -148,6 +148,13 @@ fn bytes_at_any_place() {
             mapping.store(63 * PAGE_BYTES + 8, &[3; 9]);
             holes.read_at(buf.bytes_mut(), 60 * PAGE, Purpose::LOOKUP).unwrap();
             assert_eq!(buf.page(3)[7..18], [0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 0]);
+            // Changes nothing that can be seen, and is carried out everywhere.
+            mapping.write_back(63 * PAGE_BYTES + 8..63 * PAGE_BYTES + 200);
+            mapping.write_back(64 * PAGE_BYTES - 1..64 * PAGE_BYTES);
+            mapping.fence();
+            assert_eq!(mapping.is_persistent(), holes.is_persistent());
+            holes.read_at(buf.bytes_mut(), 60 * PAGE, Purpose::LOOKUP).unwrap();
+            assert_eq!(buf.page(3)[7..18], [0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 0]);
         }
         assert!(
             at(&disk, place).open("holes", OpenMode::EXISTING).unwrap().map(PAGE_BYTES).is_none()

@@ -1,11 +1,14 @@
 //! A handle to a file of the simulated disk: checks the contract, counts, and orders batches by the
 //! seed.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
 
+use super::lines::WORD_BYTES;
 use super::names::InodeNumber;
 use super::state::State;
 use super::{Call, SimDisk};
@@ -153,8 +156,20 @@ impl File for SimFile {
         let is_there = self.len().is_ok_and(|len| len >= bytes as u64);
         assert!(is_there || self.disk.shared.state.lock().check_power().is_err(), "it has room");
         let (disk, inode) = (self.disk.clone(), self.inode);
-        let is_denied = self.mode.direct || self.disk.shared.state.lock().no_mappings;
-        (!is_denied).then(|| Box::new(SimMapping { disk, inode, bytes }) as Box<dyn Mapping>)
+        let mut state = self.disk.shared.state.lock();
+        if self.mode.direct || state.no_mappings {
+            return None;
+        }
+        if !state.is_persistent {
+            return Some(Box::new(SimMapping { disk, inode, bytes }));
+        }
+        state.inode(inode).be_persistent(true);
+        Some(Box::new(SimMemory { disk, inode, bytes }))
+    }
+
+    fn is_persistent(&self) -> bool {
+        let state = self.disk.shared.state.lock();
+        state.is_persistent && !self.mode.direct && !state.no_mappings
     }
 
     fn is_direct(&self) -> bool {
@@ -177,12 +192,20 @@ struct SimMapping {
     bytes: usize,
 }
 
+/// Bytes as whole words of 8, with zeros behind them.
+fn padded(offset: usize, bytes: &[u8], mapped: usize) -> Vec<u8> {
+    let length = bytes.len().next_multiple_of(WORD_BYTES);
+    let is_there = offset.is_multiple_of(WORD_BYTES) && offset + length <= mapped;
+    assert!(is_there, "a place in the mapping");
+    let mut padded = bytes.to_vec();
+    padded.resize(length, 0);
+    padded
+}
+
 impl Mapping for SimMapping {
     fn store(&self, offset: usize, bytes: &[u8]) {
-        let end = offset + bytes.len().next_multiple_of(8);
-        assert!(offset.is_multiple_of(8) && end <= self.bytes, "a place in the mapping");
-        let mut padded = bytes.to_vec();
-        padded.resize(end - offset, 0);
+        let padded = padded(offset, bytes, self.bytes);
+        let end = offset + padded.len();
         let mut state = self.disk.shared.state.lock();
         if state.check_power().is_err() {
             return;
@@ -195,5 +218,54 @@ impl Mapping for SimMapping {
             state.inode(self.inode).store(page as u64, within, part);
             at += take;
         }
+    }
+
+    fn is_persistent(&self) -> bool {
+        false
+    }
+
+    fn write_back(&self, range: Range<usize>) {
+        assert!(range.end <= self.bytes, "a place in the mapping");
+    }
+
+    fn fence(&self) {}
+}
+
+/// A file in persistent memory. Stores, write-backs and fences are steps. They have no answer: after
+/// a power cut they do nothing, and only [`SimDisk::power_is_off`] says that what a caller takes for
+/// done is not.
+#[derive(Debug)]
+struct SimMemory {
+    disk: SimDisk,
+    inode: InodeNumber,
+    bytes: usize,
+}
+
+impl Mapping for SimMemory {
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        let padded = padded(offset, bytes, self.bytes);
+        self.disk.shared.state.lock().in_memory(self.inode, |inode| {
+            for (number, word) in padded.as_chunks::<WORD_BYTES>().0.iter().enumerate() {
+                inode.store_word(((offset + number * WORD_BYTES) as u64, *word));
+            }
+        });
+    }
+
+    fn is_persistent(&self) -> bool {
+        true
+    }
+
+    fn write_back(&self, range: Range<usize>) {
+        assert!(range.end <= self.bytes, "a place in the mapping");
+        let bytes = range.start as u64..range.end as u64;
+        let mut state = self.disk.shared.state.lock();
+        state.lines +=
+            state.in_memory(self.inode, |inode| inode.write_back(bytes, thread::current().id()));
+    }
+
+    fn fence(&self) {
+        let mut state = self.disk.shared.state.lock();
+        state.in_memory(self.inode, |inode| inode.fence(thread::current().id()));
+        state.fences += 1;
     }
 }

@@ -9,14 +9,18 @@
 //! sync, so the last one is the current one unless the page was dropped. (2) After a failed sync a
 //! page is *dropped*: it is current and no longer unsynced, so no later sync makes it durable. A
 //! dropped page that was written through the page cache is seen there, while direct reads see the
-//! media.
+//! media. (3) Of a file in persistent memory, stores through a mapping are in [`lines`](super::lines)
+//! until a fence, and what is written by calls is torn in units of 8 bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::ThreadId;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::runtime::SplitMix;
+
+use super::lines::{Lines, Store, WORD_BYTES};
 
 /// Most contents of a page that mapped stores leave behind.
 const STORED_VERSIONS: usize = 3;
@@ -67,10 +71,20 @@ pub(super) struct Inode {
     dropped: BTreeSet<u64>,
     /// Pages below the size that take no room.
     holes: BTreeSet<u64>,
+    /// Whether it was mapped as persistent memory.
+    is_persistent: bool,
+    lines: Lines,
 }
 
 fn zeros() -> Page {
     Arc::new([0; PAGE_BYTES])
+}
+
+/// Carries out a store to persistent memory.
+fn apply(pages: &mut BTreeMap<u64, Page>, (place, word): Store) {
+    let at = usize::try_from(place % PAGE_BYTES as u64).expect("below a page");
+    let page = pages.entry(place / PAGE_BYTES as u64).or_insert_with(zeros);
+    Arc::make_mut(page)[at..at + WORD_BYTES].copy_from_slice(&word);
 }
 
 impl Inode {
@@ -156,6 +170,38 @@ impl Inode {
         self.cached.insert(page);
     }
 
+    /// Whether it is torn as persistent memory is, from now on.
+    pub(super) fn be_persistent(&mut self, yes: bool) {
+        self.is_persistent = yes;
+    }
+
+    /// Stores 8 bytes through a persistent mapping.
+    pub(super) fn store_word(&mut self, store: Store) {
+        let page = store.0 / PAGE_BYTES as u64;
+        apply(&mut self.current, store);
+        self.lines.store(store);
+        self.holes.remove(&page);
+        self.dropped.remove(&page);
+        self.cached.insert(page);
+    }
+
+    /// Begins to write back the lines of these bytes, and answers their number.
+    pub(super) fn write_back(&mut self, bytes: Range<u64>, thread: ThreadId) -> u64 {
+        self.lines.write_back(bytes, thread)
+    }
+
+    /// Makes durable what this thread has begun to write back.
+    pub(super) fn fence(&mut self, thread: ThreadId) {
+        for store in self.lines.fence(thread) {
+            apply(&mut self.durable, store);
+        }
+    }
+
+    /// Lines with stores that no fence covers.
+    pub(super) fn unfenced_lines(&self) -> u64 {
+        self.lines.len()
+    }
+
     pub(super) fn grow(&mut self, bytes: u64) {
         if bytes > self.len {
             self.len = bytes;
@@ -179,6 +225,7 @@ impl Inode {
         }
         self.len = bytes;
         self.unsynced_len.push(bytes);
+        self.lines.cut(bytes);
     }
 
     pub(super) fn sync(&mut self) {
@@ -187,6 +234,12 @@ impl Inode {
                 self.durable.insert(page, last);
             }
         }
+        for page in self.lines.pages() {
+            if let Some(content) = self.current.get(&page) {
+                self.durable.insert(page, content.clone());
+            }
+        }
+        self.lines = Lines::default();
         self.unsynced_len.clear();
         self.durable_len = self.len;
     }
@@ -232,7 +285,14 @@ impl Inode {
         let mut pages = self.durable.clone();
         for (page, versions) in &self.unsynced {
             let before = pages.get(page).cloned().unwrap_or_else(zeros);
+            // A page that was cut off or punched is no store to memory.
+            let is_stored = !versions.iter().any(|content| content.iter().all(|byte| *byte == 0));
+            let is_torn = self.is_persistent && unit_bytes < PAGE_BYTES;
+            let unit_bytes = if is_torn && is_stored { WORD_BYTES } else { unit_bytes };
             pages.insert(*page, resolve(&before, versions, survival, unit_bytes, random));
+        }
+        for store in self.lines.kept(random, survival) {
+            apply(&mut pages, store);
         }
         let mut len = self.durable_len;
         if survival.survives(random)
@@ -254,6 +314,7 @@ impl Inode {
             durable: pages,
             durable_len: len,
             holes,
+            is_persistent: self.is_persistent,
             ..Inode::default()
         }
     }

@@ -6,6 +6,9 @@
 //!            create, rename,        sync
 //!            remove   -> names  ----------> durable names   per directory: pending steps (names.rs)
 //!
+//!            store              write-back, fence
+//!   mapping ----------> current  ----------> durable        persistent memory: per line     (lines.rs)
+//!
 //!   directory(path) -> number, wherever the directory is moved to            (directory.rs)
 //!
 //!   crash(mode): durable, plus of what is unsynced whatever the seed lets survive
@@ -13,7 +16,8 @@
 //! ```
 //!
 //! * A **step** is any call that changes the disk or makes changes durable: each write of a batch,
-//!   a sync, an allocation that grows, a creation, a rename, a removal, a directory sync. Steps are
+//!   a sync, an allocation that grows, a creation, a rename, a removal, a directory sync, and what
+//!   is done to persistent memory. Steps are
 //!   counted from 1; [`SimDisk::cut_power_at`] names one, which is carried out in part and fails,
 //!   as all later calls do.
 //! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, sync or open
@@ -37,6 +41,7 @@ mod directory;
 mod fault;
 mod file;
 mod inode;
+mod lines;
 mod names;
 mod state;
 #[cfg(test)]
@@ -171,6 +176,12 @@ impl SimDisk {
         self.shared.state.lock().power.states.clone()
     }
 
+    /// The error of every call after a power cut, for callers of persistent memory, which gives none.
+    #[must_use]
+    pub fn power_cut() -> Error {
+        state::power_cut()
+    }
+
     /// Whether `error` says that the power was cut.
     #[must_use]
     pub fn is_power_cut(error: &Error) -> bool {
@@ -263,6 +274,41 @@ impl SimDisk {
     /// have it.
     pub fn refuse_mappings(&self) {
         self.shared.state.lock().no_mappings = true;
+    }
+
+    /// Whether files are mapped as persistent memory from now on
+    /// ([`Mapping::is_persistent`](crate::Mapping::is_persistent)); at first not. Stores to it,
+    /// write-backs and fences are steps. A power loss keeps what was fenced, and of each line's later
+    /// stores any first ones, 8 bytes at a time. [`CrashMode::Torn512`]
+    /// tears what was written by calls to a file that was mapped at 8 bytes, too.
+    pub fn map_persistently(&self, yes: bool) {
+        let mut state = self.shared.state.lock();
+        state.is_persistent = yes;
+        if !yes {
+            state.inodes.values_mut().for_each(|inode| inode.be_persistent(false));
+        }
+    }
+
+    /// Whether files are mapped as persistent memory.
+    #[must_use]
+    pub fn is_persistent(&self) -> bool {
+        self.shared.state.lock().is_persistent
+    }
+
+    /// Lines written back to persistent memory so far, and fences.
+    #[must_use]
+    pub fn lines_and_fences(&self) -> (u64, u64) {
+        let state = self.shared.state.lock();
+        (state.lines, state.fences)
+    }
+
+    /// Lines of a file in persistent memory with stores that no fence covers: a power loss may take
+    /// them, so nobody may have been promised what is there.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such file.
+    pub fn unfenced_lines(&self, path: &Path) -> Result<u64> {
+        Ok(self.shared.state.lock().inode_at(path)?.unfenced_lines())
     }
 
     /// From now on nothing is written in place, as on file systems that copy on write: every write

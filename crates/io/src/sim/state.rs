@@ -125,6 +125,11 @@ pub(super) struct State {
     pub(super) atomic_pages: bool,
     pub(super) no_holes: bool,
     pub(super) no_mappings: bool,
+    /// Whether mappings are persistent memory.
+    pub(super) is_persistent: bool,
+    /// Lines written back to persistent memory, and fences.
+    pub(super) lines: u64,
+    pub(super) fences: u64,
     pub(super) copy_on_write: bool,
     pub(super) observer: Option<Arc<dyn WriteObserver>>,
     pub(super) capture_policy: Option<Arc<CapturePolicy>>,
@@ -162,6 +167,9 @@ impl State {
             atomic_pages: false,
             no_holes: false,
             no_mappings: false,
+            is_persistent: false,
+            lines: 0,
+            fences: 0,
             copy_on_write: false,
             observer: None,
             capture_policy: None,
@@ -192,6 +200,7 @@ impl State {
             atomic_pages: self.atomic_pages,
             no_holes: self.no_holes,
             no_mappings: self.no_mappings,
+            is_persistent: self.is_persistent,
             copy_on_write: self.copy_on_write,
             ..State::new(random)
         }
@@ -206,6 +215,7 @@ impl State {
             atomic_pages: self.atomic_pages,
             no_holes: self.no_holes,
             no_mappings: self.no_mappings,
+            is_persistent: self.is_persistent,
             copy_on_write: self.copy_on_write,
             ..State::new(SplitMix(self.random.next_u64()))
         }
@@ -406,6 +416,18 @@ impl State {
             rest = behind;
         }
         result
+    }
+
+    /// Carries out what a persistent mapping is asked for, unless the power is off or goes before.
+    pub(super) fn in_memory<R: Default>(
+        &mut self,
+        number: InodeNumber,
+        work: impl FnOnce(&mut Inode) -> R,
+    ) -> R {
+        if self.power.off || self.step() == Step::CutBefore {
+            return R::default();
+        }
+        work(self.inode(number))
     }
 
     pub(super) fn sync(&mut self, path: &Path, number: InodeNumber) -> Result<()> {

@@ -254,6 +254,39 @@ fn a_batch_ends_in_any_order_with_the_cut_between() {
     assert_eq!(images.len(), 3);
 }
 
+#[test]
+fn persistent_memory_keeps_what_was_fenced() {
+    let path = Path::new("/db/f");
+    let disk = SimDisk::new(0);
+    disk.map_persistently(true);
+    drop(create(&disk, "/db/f"));
+    let file = disk.open(path, OpenMode::EXISTING.cached()).unwrap();
+    disk.sync_dir(Path::new("/db")).unwrap();
+    file.allocate(PAGE).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
+    assert!(file.is_persistent());
+    let memory = file.map(4096).unwrap();
+    assert!(memory.is_persistent());
+    memory.store(64, &[1; 64]);
+    memory.store(128, &[2; 8]);
+    memory.write_back(64..65);
+    assert_eq!(disk.unfenced_lines(path).unwrap(), 2);
+    memory.fence();
+    assert_eq!(disk.unfenced_lines(path).unwrap(), 1);
+    assert_eq!(disk.lines_and_fences(), (1, 1));
+    let lost = disk.crash(CrashMode::LoseAll).contents(path).unwrap();
+    assert_eq!((&lost[64..128], &lost[128..136]), (&[1; 64][..], &[0; 8][..]));
+    let kept = disk.crash(CrashMode::KeepAll).contents(path).unwrap();
+    assert_eq!(kept[128..136], [2; 8]);
+    assert_eq!(disk.kill().contents(path).unwrap(), kept);
+    // After the power went nothing is stored, and no caller learns of it.
+    disk.cut_power_at(disk.steps() + 1);
+    memory.fence();
+    memory.store(256, &[3; 8]);
+    assert!(disk.power_is_off());
+    assert_eq!(disk.crash(CrashMode::KeepAll).contents(path).unwrap()[256..264], [0; 8]);
+}
+
 #[derive(Default)]
 struct Seen(Mutex<Vec<String>>);
 

@@ -182,11 +182,12 @@ fn absent_records_are_in_no_image() {
     // Leaves have room for them.
     (0..1000).for_each(|number| world.remove(&key(4 * number)));
     world.checkpoint();
-    let cells: Vec<_> = (0..1000).map(|number| world.engine.cell(&key(4 * number))).collect();
+    let cells: Vec<_> =
+        (0..1000).map(|number| world.engine.cell(&key(4 * number), b"value")).collect();
     assert_eq!(world.engine.tree.changed(), 0);
     assert_eq!((world.engine.tree.records(), world.verify().unwrap()), (3000, 3000));
     drop(cells);
     assert_eq!(world.engine.collect(0, usize::MAX), 1000);
-    assert_eq!((world.engine.tree.changed(), world.engine.cells.used()), (0, 0));
+    assert_eq!((world.engine.tree.changed(), world.engine.tree.cells.used()), (0, 0));
     assert_eq!(world.after_crash().all().len(), 3000);
 }

@@ -124,6 +124,23 @@ fn ascending_keys_leave_full_leaves() {
     assert_eq!(world.verify().unwrap(), 20_000);
 }
 
+/// As orders of districts come in.
+#[test]
+fn keys_that_ascend_in_many_places_leave_full_leaves() {
+    let world = World::new(MUCH, false);
+    for number in 0..2_000_u64 {
+        for district in 0..10_u64 {
+            let key = [district.to_be_bytes(), number.to_be_bytes()].concat();
+            world.put(&key, &[7; 100]);
+        }
+    }
+    // 72 bytes of a slot and its head, and 112 of data.
+    let least = 20_000 * 184 / (16 << 10);
+    let leaves = world.engine.tree.leaves();
+    assert!(leaves <= least * 12 / 10, "{leaves} leaves, at least {least}");
+    assert_eq!(world.verify().unwrap(), 20_000);
+}
+
 #[test]
 fn a_bulk_load_is_there_at_once() {
     for count in [0, 1, 100, 20_000] {

@@ -21,6 +21,8 @@ pub struct Work {
     pub threads: usize,
     /// Operations of each thread: transactions, plain writes, batches, plain reads.
     pub operations: usize,
+    /// Most bytes of a value. Where few records fill a leaf, leaves are split and joined all the time.
+    pub value_bytes: usize,
 }
 
 /// What came of it.
@@ -47,6 +49,7 @@ struct Ground<'a> {
     db: &'a Db,
     keyspaces: &'a [Keyspace],
     keys: usize,
+    value_bytes: usize,
     clock: AtomicU64,
     ids: AtomicU64,
 }
@@ -70,9 +73,9 @@ impl Ground<'_> {
     }
 
     /// A value that names its writer, of a length that changes.
-    fn value(id: u64, random: &mut Random) -> Vec<u8> {
+    fn value(&self, id: u64, random: &mut Random) -> Vec<u8> {
         let mut value = id.to_be_bytes().to_vec();
-        value.resize(8 + random.below(200), 7);
+        value.resize(8 + random.below(self.value_bytes), 7);
         value
     }
 
@@ -184,7 +187,7 @@ impl Ground<'_> {
         record.writes.push((key, is_value));
         let (keyspace, name) = (self.keyspace(key), Self::name(key));
         if is_value {
-            transaction.insert(keyspace, name, Self::value(record.id, random))
+            transaction.insert(keyspace, name, self.value(record.id, random))
         } else {
             transaction.remove(keyspace, name)
         }
@@ -223,7 +226,8 @@ impl Ground<'_> {
             let is_value = !random.one_in(5);
             record.writes.push((key, is_value));
             if is_value {
-                batch.insert(self.keyspace(key), Self::name(key), Self::value(record.id, random));
+                let value = self.value(record.id, random);
+                batch.insert(self.keyspace(key), Self::name(key), value);
             } else {
                 batch.remove(self.keyspace(key), Self::name(key));
             }
@@ -317,8 +321,9 @@ impl Ground<'_> {
 /// When one ends with an error that is no conflict.
 #[must_use]
 pub fn run(db: &Db, keyspaces: &[Keyspace], work: &Work, seed: u64) -> Outcome {
-    let ground =
-        Ground { db, keyspaces, keys: work.keys, clock: AtomicU64::new(1), ids: AtomicU64::new(1) };
+    let (clock, ids) = (AtomicU64::new(1), AtomicU64::new(1));
+    let (keys, value_bytes) = (work.keys, work.value_bytes);
+    let ground = Ground { db, keyspaces, keys, value_bytes, clock, ids };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..work.threads)
             .map(|thread| {

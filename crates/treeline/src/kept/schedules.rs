@@ -39,6 +39,7 @@ fn tree() -> Arc<TreeLine> {
         runtime: Runtime::stepped(1),
         poison: Arc::new(Poison::new()),
         memory: MemoryBudget::new(1 << 20).open("keyspace", 1 << 20),
+        certifier: spinney_engine::Certifier::above(0),
     };
     let tree = TreeLine::create(context, Lsn::ZERO).unwrap();
     (b'a'..=b'f').for_each(|key| write(&tree, key, Some(0), 0));

@@ -37,6 +37,7 @@ fn empty() -> Arc<TreeLine> {
         runtime: Runtime::stepped(1),
         poison: Arc::new(Poison::new()),
         memory: MemoryBudget::new(1 << 20).open("keyspace", 1 << 20),
+        certifier: spinney_engine::Certifier::above(0),
     };
     Arc::new(TreeLine::create(context, Lsn::ZERO).unwrap())
 }

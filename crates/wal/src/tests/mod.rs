@@ -13,6 +13,7 @@ mod basics;
 mod crash;
 mod damage;
 mod during;
+mod memory;
 mod rules;
 mod tail;
 mod threads;
