@@ -10,14 +10,18 @@
 //! (the threads), [`parent`] and `processes` (processes, files), `table` and `conclusion` (what
 //! people read). [`recovery`] is about engines that were killed. [`append`], [`conflicts`] and [`snapshot`] are runs of their own, in one process.
 //!
+//! [`columns`] is about records of columns, and about the stores that `iot` is compared with.
+//!
 //! Workloads of transactions that are compared with peers have drivers, plans and tables of their
 //! own: [`transactional`], then [`tpcc`] and [`smallbank`]. They share `processes` with the others.
 
 pub mod append;
+pub mod columns;
 pub mod conflicts;
 pub mod dataset;
 pub mod distribution;
 pub mod driver;
+pub mod fields;
 pub mod own;
 pub mod paper;
 pub mod parent;

@@ -2,12 +2,14 @@
 //!
 //! Of TreeLine, [`factors`] is figures 8 and 10 (what each technique gains where it should matter),
 //! [`segments`] is figure 9 and section 5.4.2 (what page grouping makes of keys). [`tiered`] is what
-//! Tiered-Indexing shows of B+trees.
+//! Tiered-Indexing shows of B+trees, and [`index_organized`] is what Index-Organized shows of records
+//! with columns.
 //!
 //! The papers' machine had a faster disk and its data sets were larger, so ratios are comparable
 //! and rates are not.
 
 pub mod factors;
+pub mod index_organized;
 pub mod segments;
 pub mod tiered;
 

@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use spinney_base::shim::atomic::{AtomicI64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, Result};
 
+use crate::fields::{Field, TableFields};
 use crate::record::{Record, records};
 use crate::tpcc::random::Random;
 use crate::transactional::workload::{Client, Step, TransactionalWorkload};
@@ -41,6 +42,13 @@ pub const TABLES: [&str; 3] = ["account", "savings", "checking"];
 
 /// The table that `mixed` keeps on `turtle`, so that many transactions write to both engines.
 pub const GATHERED: &[&str] = &["savings"];
+
+/// Fields of the tables, and the longest keys.
+pub const FIELDS: &[TableFields] = &[
+    TableFields { key: 19, fields: &[Field::Fixed(4)] },
+    TableFields { key: 4, fields: &[Field::Fixed(8)] },
+    TableFields { key: 4, fields: &[Field::Fixed(8)] },
+];
 
 /// Names of the transactions.
 pub const KINDS: [&str; 6] =

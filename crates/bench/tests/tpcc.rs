@@ -61,7 +61,10 @@ fn the_mix_keeps_the_conditions() {
         assert_eq!(check(&mut *session, SIZE).unwrap().to_string(), "all conditions hold");
         let measured = play(&*store, Mix::Full, 1000);
         for (kind, name) in measured.kinds.iter().zip(workload.kinds()) {
-            assert!(kind.committed >= 20, "{}: {name}: {}", driver.name(), kind.committed);
+            // Query 2 is in another mix.
+            let is_right =
+                if *name == "Query2" { kind.committed == 0 } else { kind.committed >= 20 };
+            assert!(is_right, "{}: {name}: {}", driver.name(), kind.committed);
         }
         let all: u64 = measured.kinds.iter().map(|kind| kind.committed + kind.rolled_back).sum();
         assert_eq!(all, 1000);

@@ -8,7 +8,7 @@ use spinney_bench::smallbank::SmallBankPlan;
 use spinney_bench::tpcc::run::{Mix, TpccPlan};
 use spinney_bench::transactional::parent::{self, TransactionalRun};
 use spinney_bench::transactional::plan::{TransactionalPlan, WorkloadPlan};
-use spinney_bench::transactional::{self, TransactionalDriver, own};
+use spinney_bench::transactional::{self, TransactionalDriver, heap, own};
 
 use crate::bench_engines::{CHILD_COMMAND, check_used, chosen, outcome};
 use crate::directory::check_apart;
@@ -33,7 +33,9 @@ const PEERS: [&str; 5] = ["rocksdb", "fjall", "redb", "canopydb", "sqlite"];
 
 #[derive(Debug, Args)]
 pub(crate) struct TpccArguments {
-    /// Transactions: full (45 % New-Order, 43 % Payment, 4 % of each other) or new-order
+    /// Transactions: full (45 % New-Order, 43 % Payment, 4 % of each other), new-order, ra (90 %
+    /// New-Order, 10 % Stock-Level), rb (50 % of both) or rc (Query 2 of the CH-benCHmark in every
+    /// other thread, New-Order in the others)
     #[arg(long, default_value = "full")]
     mix: Mix,
     /// Number of warehouses
@@ -64,7 +66,8 @@ pub(crate) struct SmallBankArguments {
 /// Options of all workloads of transactions.
 #[derive(Debug, Args)]
 struct CommonArguments {
-    /// Engines to measure, in this order [default: all that are built in]
+    /// Engines to measure, in this order [default: all that are built in]; row, column and
+    /// row+column are stores in main memory that iot is compared with
     #[arg(long, value_delimiter = ',')]
     engines: Vec<String>,
     /// Client threads; of several numbers one after the other, on the same tables
@@ -112,13 +115,10 @@ struct CommonArguments {
 
 /// Every engine in this build that has transactions, ours first.
 fn drivers(workload: &WorkloadPlan) -> Vec<Box<dyn TransactionalDriver>> {
-    #[cfg_attr(
-        not(feature = "peers"),
-        expect(unused_mut, reason = "peers are added when they are built in")
-    )]
     let mut drivers = own::drivers(workload.gathered());
     #[cfg(feature = "peers")]
     drivers.extend(spinney_bench_peers::transactional::drivers());
+    drivers.extend(heap::drivers(workload.fields()));
     drivers
 }
 
@@ -152,7 +152,11 @@ fn plan(
 ) -> Result<TransactionalRun, Failure> {
     let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
     let mut plans = Vec::new();
+    let is_named = !arguments.engines.is_empty();
     for place in chosen(&arguments.engines, &names, &PEERS)? {
+        if drivers[place].is_baseline() && !is_named {
+            continue;
+        }
         let (driver, engine) = (&drivers[place], names[place]);
         let plan = TransactionalPlan {
             engine: engine.to_owned(),
@@ -176,8 +180,11 @@ fn plan(
     check_used(&knobs)?;
     let to_write = [Some(&arguments.dir), arguments.json.as_ref()];
     to_write.into_iter().flatten().try_for_each(|path| check_apart(path))?;
-    let peers =
-        drivers.iter().filter(|driver| driver.is_peer()).map(|driver| driver.name().to_owned());
+    let is_compared = |driver: &dyn TransactionalDriver| driver.is_peer() || driver.is_baseline();
+    let peers = drivers
+        .iter()
+        .filter(|driver| is_compared(&***driver))
+        .map(|driver| driver.name().to_owned());
     Ok(TransactionalRun {
         plans,
         peers: peers.collect(),

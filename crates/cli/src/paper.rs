@@ -3,6 +3,7 @@
 //! A figure of TreeLine has options of its own, so what follows the figures' names is parsed once for
 //! each of them.
 
+mod index_organized;
 mod tiered;
 
 use std::ffi::OsString;
@@ -41,8 +42,12 @@ pub(crate) enum PaperCommand {
     /// fig20 (threads), fig21 (exclusive promotion). Prints the paper's numbers beside ours, and the
     /// least that arithmetic allows. Options of one engine are --<engine>.<option> VALUE.
     Tiered(tiered::TieredArguments),
-    /// Index-Organized: has no figure yet
-    IndexOrganized(NoFigures),
+    /// Index-Organized: iot beside a row, a column and a row+column store
+    ///
+    /// fig10 (look-ups, updates and scans), fig12 (shares of updates), fig13 (threads). The stores
+    /// are tables of this program with the certifier, the index and the log of iot. For figure 11
+    /// see `spinney bench tpcc --engines row,column,row+column,iot --mix new-order`.
+    IndexOrganized(index_organized::IndexOrganizedArguments),
     /// Figure of TreeLine
     #[command(flatten)]
     Bare(TreelineFigure),
@@ -189,21 +194,24 @@ pub(crate) fn run(command: PaperCommand, knobs: Knobs) -> Result<Outcome, Failur
         }
         PaperCommand::Tiered(arguments) => tiered::run(arguments, knobs),
         PaperCommand::Turtle(none) => Err(no_figure("turtle", &none)),
-        PaperCommand::IndexOrganized(none) => Err(no_figure("index-organized", &none)),
+        PaperCommand::IndexOrganized(arguments) => {
+            without_knobs(&knobs)?;
+            index_organized::run(arguments)
+        }
     }
 }
 
 fn no_figure(paper: &str, NoFigures { figures }: &NoFigures) -> Failure {
     let figures = if figures.is_empty() { "figure".to_owned() } else { figures.join(", ") };
     Failure::usage(format!(
-        "this program measures no {figures} of {paper}: treeline and tiered have figures"
+        "this program measures no {figures} of {paper}: treeline, tiered and index-organized have figures"
     ))
 }
 
 fn without_knobs(knobs: &Knobs) -> Result<(), Failure> {
     match knobs.keys().next() {
         Some(engine) => Err(Failure::usage(format!(
-            "an option --{engine}.… is given, but a figure of treeline sets the engine's options itself"
+            "an option --{engine}.… is given, but a figure of treeline or index-organized sets the engine's options itself"
         ))),
         None => Ok(()),
     }

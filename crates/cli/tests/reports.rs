@@ -587,7 +587,8 @@ fn e5_a_benchmark_checks_everything_first() {
         (&["paper", "treeline", "9", "10", "--dir", there, "--runs", "1"], "--runs"),
         (&["paper", "turtle", "fig9", "--dir", there], "--dir"),
         (&["paper", "turtle", "fig9"], "no fig9 of turtle"),
-        (&["paper", "index-organized"], "no figure of index-organized"),
+        (&["paper", "index-organized", "fig9", "--dir", there], "fig10"),
+        (&["paper", "index-organized", "--dir", there, "--update-columns", "11"], "columns"),
         (&["paper", "tiered", "--engines", "oak,treeline", "--dir", there], "has no oak"),
         (&["paper", "tiered", "fig11", "--dir", there], "fig21"),
         (

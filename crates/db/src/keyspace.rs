@@ -1,6 +1,7 @@
 //! The handle of one keyspace: points, ranges, conditional writes.
 
 use std::io::Read;
+use std::ops::Range;
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
@@ -12,6 +13,7 @@ use crate::engines::EngineKind;
 use crate::guards::NOBODY;
 use crate::handle::Handle;
 use crate::options::Durability;
+use crate::patch::cut;
 use crate::place::{Open, Place};
 use crate::range::KeyRange;
 use crate::reader::ValueReader;
@@ -92,6 +94,39 @@ impl Keyspace {
     /// As [`Keyspace::get`].
     pub fn get_into(&self, key: impl AsRef<[u8]>, out: &mut Vec<u8>) -> Result<bool> {
         self.read_into(key.as_ref(), out)
+    }
+
+    /// Reads a part of the value of a key into `out`, which is emptied first; says whether there is a value. A column of
+    /// a record is a part that lies at the same place in all values.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, EngineKind, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// let accounts = db.keyspace("accounts", EngineKind::Iot)?;
+    /// accounts.insert("david", "100 EUR")?;
+    /// let mut currency = Vec::new();
+    /// assert!(accounts.get_part("david", 4..7, &mut currency)?);
+    /// assert_eq!(currency, b"EUR");
+    /// assert!(!accounts.get_part("rosa", 4..7, &mut currency)?, "she has no account");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the part ends behind the value, or before it begins; as [`Keyspace::get`].
+    pub fn get_part(
+        &self,
+        key: impl AsRef<[u8]>,
+        part: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let is_there = self.read_into(key.as_ref(), out)?;
+        if is_there {
+            cut(out, &part)?;
+        }
+        Ok(is_there)
     }
 
     fn read_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
@@ -345,6 +380,57 @@ impl Keyspace {
         })?;
         self.handle.state.commit(lsn.unwrap_or(Lsn::ZERO), durability)?;
         Ok(made.map(Value::from))
+    }
+
+    /// Replaces the part of a key's value that begins at `offset`, with the database's durability. The length of the value
+    /// stays. Returns false, and changes nothing, if the key has no value.
+    ///
+    /// In a keyspace with versions (engine `iot`) the log has as many bytes as the part, and a few more. Elsewhere, and
+    /// for a large value, the whole value is written.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, EngineKind, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// let accounts = db.keyspace("accounts", EngineKind::Iot)?;
+    /// accounts.insert("david", "100 EUR")?;
+    /// assert!(accounts.patch("david", 0, "070")?);
+    /// assert_eq!(accounts.get("david")?.unwrap(), "070 EUR");
+    /// assert!(!accounts.patch("rosa", 0, "030")?, "she has no account");
+    /// assert!(accounts.patch("david", 4, "DOLLARS").is_err(), "the length of a value stays");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the part ends behind the value: nothing has changed. As [`Keyspace::insert`].
+    pub fn patch(
+        &self,
+        key: impl AsRef<[u8]>,
+        offset: usize,
+        bytes: impl AsRef<[u8]>,
+    ) -> Result<bool> {
+        self.patch_with(key, offset, bytes, self.handle.state.options.durability)
+    }
+
+    /// Replaces a part of a value as [`Keyspace::patch`] does, with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::patch`].
+    pub fn patch_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        offset: usize,
+        bytes: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<bool> {
+        let (keyspace, state) = (self.enter()?, &self.handle.state);
+        let Some(lsn) = state.patch(&keyspace, key.as_ref(), offset, bytes.as_ref())? else {
+            return Ok(false);
+        };
+        state.commit(lsn, durability)?;
+        Ok(true)
     }
 
     /// Loads records in strictly ascending order of their keys into the keyspace, which must be

@@ -134,12 +134,6 @@ fn read_piece(reader: &mut dyn Read, length: u64, offset: u64, piece: &mut Vec<u
     Ok(())
 }
 
-fn is_large(KeyspaceWrite { keyspace, write, .. }: &KeyspaceWrite<'_>) -> bool {
-    write.value.is_some_and(|value| {
-        !value.large && keyspace.engine.values().is_large(write.key.len(), value.len() as u64)
-    })
-}
-
 impl State {
     /// Stages large values, and lets `write` write pointers instead of them. `write` says whether
     /// it did.
@@ -148,12 +142,12 @@ impl State {
         writes: &[KeyspaceWrite<'_>],
         write: impl FnOnce(&[KeyspaceWrite<'_>]) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        if !writes.iter().any(is_large) {
+        if !writes.iter().any(KeyspaceWrite::is_large) {
             return write(writes);
         }
         let inside = probe::enter("large value");
         let mut staged = Staged { values: Vec::new() };
-        for (place, one) in writes.iter().enumerate().filter(|(_, one)| is_large(one)) {
+        for (place, one) in writes.iter().enumerate().filter(|(_, one)| one.is_large()) {
             let mut bytes = one.write.value.unwrap_or(ValueRef::EMPTY).bytes;
             staged.add(self, place, one.keyspace, bytes.len() as u64, &mut bytes)?;
         }

@@ -47,6 +47,7 @@ mod open;
 mod options;
 mod parking;
 mod part;
+mod patch;
 mod place;
 mod range;
 mod reader;

@@ -350,8 +350,8 @@ impl State {
                 None => Ok(()),
             },
             // Extents of large values that the checkpoints do not know (P17).
-            RecordKind::User => record::decode(entry.payload, entry.lsn, |id, _, value| {
-                match (by_id.get(&id), value) {
+            RecordKind::User => record::decode(entry.payload, entry.lsn, |id, _, change| {
+                match (by_id.get(&id), change.value) {
                     (Some(keyspace), Some(pointer))
                         if pointer.large && entry.lsn > keyspace.engine.redo() =>
                     {

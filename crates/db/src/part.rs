@@ -50,7 +50,7 @@ impl Part {
         isolation: Isolation,
         quiesce: impl FnOnce(),
     ) -> Result<Part> {
-        versions.running.fetch_add(1, SeqCst);
+        versions.count(quiesce);
         let mut part = Part {
             transaction: None,
             is_mixed: false,
@@ -62,7 +62,6 @@ impl Part {
             has_scanned: false,
             versions: versions.clone(),
         };
-        quiesce();
         let certifier = &versions.certifier;
         part.transaction = Some(match isolation {
             Isolation::Serializable => certifier.begin()?,
@@ -215,6 +214,6 @@ impl Drop for Part {
             self.versions.scanned.fetch_max(self.versions.certifier.clock().now(), SeqCst);
             self.versions.scanning.fetch_sub(1, SeqCst);
         }
-        self.versions.running.fetch_sub(1, SeqCst);
+        self.versions.discount();
     }
 }

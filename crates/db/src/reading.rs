@@ -85,9 +85,9 @@ pub(crate) fn budget_for(recovered: &Recovered) -> Result<u64> {
         if entry.kind != RecordKind::User {
             return Ok(());
         }
-        record::decode(entry.payload, entry.lsn, |id, key, value| {
-            *bytes.entry(id).or_default() +=
-                64 + key.len() as u64 + value.map_or(0, spinney_base::ValueRef::len) as u64;
+        record::decode(entry.payload, entry.lsn, |id, key, change| {
+            let value = change.value.map_or(0, spinney_base::ValueRef::len);
+            *bytes.entry(id).or_default() += 64 + (key.len() + value) as u64;
             Ok(())
         })
     })?;

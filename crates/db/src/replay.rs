@@ -26,7 +26,7 @@ use spinney_sync::hash_key;
 use spinney_wal::{RecordKind, Recovered};
 
 use crate::keyspace_state::KeyspaceState;
-use crate::record;
+use crate::record::{self, Change};
 use crate::state::State;
 use crate::write::KeyspaceWrite;
 
@@ -56,22 +56,19 @@ struct Operation {
     key: usize,
     /// Where the value ends, and whether it is large; `None` for a removal.
     value: Option<(usize, bool)>,
+    is_patch: bool,
 }
 
 impl Part {
-    fn push(
-        &mut self,
-        (keyspace, lsn): (KeyspaceId, Lsn),
-        key: &[u8],
-        value: Option<ValueRef<'_>>,
-    ) {
+    fn push(&mut self, (keyspace, lsn): (KeyspaceId, Lsn), key: &[u8], change: Change<'_>) {
+        let Change { value, is_patch } = change;
         self.bytes.extend_from_slice(key);
         let key = self.bytes.len();
         let value = value.map(|value| {
             self.bytes.extend_from_slice(value.bytes);
             (self.bytes.len(), value.large)
         });
-        self.operations.push(Operation { keyspace, lsn, key, value });
+        self.operations.push(Operation { keyspace, lsn, key, value, is_patch });
     }
 
     /// Applies all of them in order.
@@ -83,28 +80,26 @@ impl Part {
                 .value
                 .map(|(end, large)| ValueRef { bytes: &self.bytes[operation.key..end], large });
             begin = operation.value.map_or(operation.key, |(end, _)| end);
-            apply(&keyspaces[&operation.keyspace], operation.lsn, key, value)?;
+            let change = Change { value, is_patch: operation.is_patch };
+            apply(&keyspaces[&operation.keyspace], operation.lsn, key, change)?;
         }
         Ok(())
     }
 }
 
 /// Applies one operation by the ordinary path.
-fn apply(
-    keyspace: &KeyspaceState,
-    lsn: Lsn,
-    key: &[u8],
-    value: Option<ValueRef<'_>>,
-) -> Result<()> {
+fn apply(keyspace: &KeyspaceState, lsn: Lsn, key: &[u8], change: Change<'_>) -> Result<()> {
     let engine = &keyspace.engine;
-    let write = KeyspaceWrite::new(keyspace, key, value);
+    let write = KeyspaceWrite::of(keyspace, key, change);
     let checked = write.check().and_then(|()| engine.check(&write.write));
     checked.map_err(|error| {
         error.wrap(ErrorKind::Corruption, format!("log record {lsn} cannot be applied"))
     })?;
     engine.enter()?;
-    let apply = |prepared| engine.apply(&write.write, prepared, lsn, SnapshotNumber::NONE);
-    let applied = engine.prepare(&write.write).map(apply);
+    let applied = engine.prepare(&write.write).map(|prepared| {
+        // One that does not fit is of a value that a later record replaces, and its image has that.
+        _ = write.apply(prepared, lsn, SnapshotNumber::NONE);
+    });
     engine.leave();
     applied
 }
@@ -119,8 +114,8 @@ impl State {
     ) -> Result<()> {
         let workers = self.replay_workers();
         if workers < 2 {
-            return each_operation(recovered, first, keyspaces, |(id, lsn), key, value| {
-                apply(&keyspaces[&id], lsn, key, value)
+            return each_operation(recovered, first, keyspaces, |(id, lsn), key, change| {
+                apply(&keyspaces[&id], lsn, key, change)
             });
         }
         std::thread::scope(|scope| {
@@ -159,9 +154,9 @@ impl State {
         workers: &[SyncSender<Part>],
     ) -> Result<()> {
         let mut parts: Vec<Part> = workers.iter().map(|_| Part::default()).collect();
-        each_operation(recovered, first, keyspaces, |(id, lsn), key, value| {
+        each_operation(recovered, first, keyspaces, |(id, lsn), key, change| {
             let at = self.stripes.index(hash_key(id, key)) % workers.len();
-            parts[at].push((id, lsn), key, value);
+            parts[at].push((id, lsn), key, change);
             if parts[at].bytes.len() < PART_BYTES {
                 return Ok(());
             }
@@ -189,15 +184,15 @@ fn each_operation(
     recovered: &Recovered,
     first: Lsn,
     keyspaces: &ById,
-    mut visit: impl FnMut((KeyspaceId, Lsn), &[u8], Option<ValueRef<'_>>) -> Result<()>,
+    mut visit: impl FnMut((KeyspaceId, Lsn), &[u8], Change<'_>) -> Result<()>,
 ) -> Result<()> {
     recovered.replay(first, |entry| {
         if entry.kind != RecordKind::User {
             return Ok(());
         }
-        record::decode(entry.payload, entry.lsn, |id, key, value| match keyspaces.get(&id) {
+        record::decode(entry.payload, entry.lsn, |id, key, change| match keyspaces.get(&id) {
             Some(keyspace) if entry.lsn > keyspace.engine.redo() => {
-                visit((id, entry.lsn), key, value)
+                visit((id, entry.lsn), key, change)
             }
             _ => Ok(()),
         })

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, ValueRef, probe};
-use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, Notes, SalvagedValue, Store};
+use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, Notes, Patch, SalvagedValue, Store};
 use spinney_io::{AlignedBuf, Directory, Disk, IfMissing, OpenMode, Purpose};
 use spinney_wal::superblock::Superblock;
 use spinney_wal::{Log, LogOptions, RecordKind, tail_name};
@@ -36,7 +36,7 @@ use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
 use crate::open::open_in;
 use crate::options::{Durability, KeyspaceOptions, Options};
-use crate::record;
+use crate::record::{self, Change};
 use crate::restore::copy;
 use crate::target::Salvaging;
 
@@ -283,14 +283,14 @@ fn save(
                 if entry.kind != RecordKind::User {
                     return Ok(());
                 }
-                record::decode(entry.payload, entry.lsn, |id, key, value| {
+                record::decode(entry.payload, entry.lsn, |id, key, change| {
                     let Some(saving) = savings.get_mut(&id) else { return Ok(()) };
                     let redo = saving.old.as_ref().and_then(|old| old.redo());
                     if redo.is_some_and(|redo| entry.lsn <= redo) {
                         return Ok(());
                     }
                     report.log_operations += 1;
-                    saving.put(key, value)?;
+                    saving.put(key, change)?;
                     watch()
                 })
             })?;
@@ -374,9 +374,24 @@ impl Saving {
     }
 
     /// Applies an operation of the log.
-    fn put(&mut self, key: &[u8], value: Option<ValueRef<'_>>) -> Result<()> {
+    fn put(&mut self, key: &[u8], change: Change<'_>) -> Result<()> {
+        if change.is_patch {
+            return self.patch(key, change.value);
+        }
         let store = self.old.as_ref().map(|old| old.store());
-        put(&self.new, &mut self.lost, store, key, value)
+        put(&self.new, &mut self.lost, store, key, change.value)
+    }
+
+    /// Lays a patch of the log over the value that was saved. As in a replay, one that does not fit is of a value that
+    /// a later record replaces; or the value is lost, and the report names its range.
+    fn patch(&self, key: &[u8], patch: Option<ValueRef<'_>>) -> Result<()> {
+        let patch = patch.and_then(|value| Patch::parse(value.bytes));
+        let Some((patch, value)) = patch.zip(self.new.get(key)?) else { return Ok(()) };
+        let mut value = value.to_vec();
+        match patch.lay_over(&mut value) {
+            true => self.new.insert_with(key, value, Durability::Buffered),
+            false => Ok(()),
+        }
     }
 
     fn end(self) -> SalvagedKeyspace {

@@ -33,6 +33,7 @@ mod writes;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use spinney_base::shim::Mutex;
@@ -43,6 +44,7 @@ use crate::database::Db;
 use crate::handle::Handle;
 use crate::keyspace::Keyspace;
 use crate::options::{Durability, Isolation};
+use crate::patch::{cut, part_at};
 use crate::range::KeyRange;
 use crate::snapshot::Source;
 use crate::transaction_stats::Cause;
@@ -153,6 +155,25 @@ impl Transaction {
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         self.inner.read(keyspace, key.as_ref(), out)
+    }
+
+    /// Reads a part of the value of a key into `out`, as [`Keyspace::get_part`] does. What conflicts is a change of the
+    /// value, also of another part.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the part ends behind the value, or before it begins; as [`Transaction::get`].
+    pub fn get_part(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        part: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let is_there = self.inner.read(keyspace, key.as_ref(), out)?;
+        if is_there {
+            cut(out, &part)?;
+        }
+        Ok(is_there)
     }
 
     /// Whether a key has a value.
@@ -287,6 +308,67 @@ impl Transaction {
         let new = f(is_there.then_some(&value[..]));
         self.put(keyspace, key.as_ref(), new.clone())?;
         Ok(new.map(Value::from))
+    }
+
+    /// Replaces the part of a key's value that begins at `offset` when the transaction commits. The length of the value
+    /// stays. Returns false, and changes nothing, if the key has no value. It reads the value, so a change of that is a
+    /// conflict, also of another part.
+    ///
+    /// In a keyspace with versions (engine `iot`) what is logged and kept for older readers is as small as the parts.
+    /// Elsewhere, and for a large value, it is the whole value.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, EngineKind, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// let accounts = db.keyspace("accounts", EngineKind::Iot)?;
+    /// accounts.insert("david", "100 EUR")?;
+    /// db.transact(|transaction| {
+    ///     let mut balance = Vec::new();
+    ///     transaction.get_part(&accounts, "david", 0..3, &mut balance)?;
+    ///     assert_eq!(balance, b"100");
+    ///     transaction.patch(&accounts, "david", 0, "070")?;
+    ///     transaction.get_part(&accounts, "david", 0..3, &mut balance)?;
+    ///     assert_eq!(balance, b"070", "it sees its own writes");
+    ///     Ok::<_, spinney_db::Error>(())
+    /// })?;
+    /// assert_eq!(accounts.get("david")?.unwrap(), "070 EUR");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the part ends behind the value: nothing has changed. As [`Transaction::get`] and
+    /// [`Transaction::insert`].
+    pub fn patch(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        offset: usize,
+        bytes: impl AsRef<[u8]>,
+    ) -> Result<bool> {
+        let (key, bytes) = (key.as_ref(), bytes.as_ref());
+        let mut value = Vec::new();
+        if !self.inner.read(keyspace, key, &mut value)? {
+            return Ok(false);
+        }
+        let part = part_at(offset, bytes.len(), value.len())?;
+        if part.is_empty() {
+            return Ok(true);
+        }
+        value[part.clone()].copy_from_slice(bytes);
+        let place = &keyspace.place;
+        let is_kept_whole = !reads::has_versions(place) || {
+            let open = self.inner.handle.state.enter(place)?;
+            open.engine.values().is_large(key.len(), value.len() as u64)
+        };
+        let mut writes = self.inner.writes.lock();
+        match is_kept_whole {
+            true => writes.put(place, key, Some(value))?,
+            false => writes.patch(place, key, value, part)?,
+        }
+        Ok(true)
     }
 
     fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<Vec<u8>>) -> Result<()> {

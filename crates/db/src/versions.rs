@@ -9,8 +9,8 @@
 //!                          a transaction that writes the key comes after it, or conflicts
 //! ```
 //!
-//! **When a transaction begins** it counts itself, and waits for all writers that had announced themselves
-//! before: later ones find the count. So what was written without a stamp was written before it began, and
+//! **When a transaction begins** it counts itself, and if none ran before it waits for all writers that had announced
+//! themselves by then: later ones find the count. So what was written without a stamp was written before it began, and
 //! its begin stamp is above all that.
 //!
 //! **What transactions read** gets no stamps of its own. They leave their marks on the certifier's board, by the hash of
@@ -38,6 +38,9 @@ use spinney_ssn::{Certifier, Stamp, Transaction};
 use crate::keyspace_state::KeyspaceState;
 use crate::part::Part;
 
+/// All writers that did not find transactions have applied. It stays while one runs.
+const FOUND: u64 = 1 << 63;
+
 /// One part in this many of a keyspace's memory may be older images when that is full. With more, transactions that
 /// are left open keep writers from their room; with less, they end early.
 const OLDER_PART: u64 = 8;
@@ -46,8 +49,8 @@ const OLDER_PART: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Versions {
     pub(crate) certifier: Certifier,
-    /// Transactions that run.
-    pub(crate) running: AtomicU64,
+    /// Transactions that run, and from bit 63 on whether every writer finds them.
+    running: AtomicU64,
     /// The latest plain read of a range.
     scans: AtomicU64,
     /// Transactions that run and have read ranges.
@@ -73,6 +76,21 @@ impl Versions {
     #[inline]
     pub(crate) fn are_used(&self) -> bool {
         self.running.load(SeqCst) > 0
+    }
+
+    /// Counts a transaction, and returns once every writer finds it. If none ran before, `quiesce` waits for all
+    /// writers that are announced.
+    pub(crate) fn count(&self, quiesce: impl FnOnce()) {
+        if self.running.fetch_add(1, SeqCst) & FOUND == 0 {
+            quiesce();
+            self.running.fetch_or(FOUND, SeqCst);
+        }
+    }
+
+    /// Takes a transaction back that was counted.
+    pub(crate) fn discount(&self) {
+        let less = |running: u64| Some(if running & !FOUND == 1 { 0 } else { running - 1 });
+        self.running.fetch_update(SeqCst, SeqCst, less).expect("it was counted");
     }
 
     /// Notes that a key is about to be read by no transaction.

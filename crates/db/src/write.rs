@@ -25,7 +25,7 @@ use crate::keyspace_state::KeyspaceState;
 use crate::options::Durability;
 use crate::part::Part;
 use crate::place::Place;
-use crate::record;
+use crate::record::{self, Change};
 use crate::state::State;
 use crate::versions::{Written, is_over};
 
@@ -52,6 +52,8 @@ const LOANS_MAX: usize = 64;
 pub(crate) struct KeyspaceWrite<'a> {
     pub(crate) keyspace: &'a KeyspaceState,
     pub(crate) write: Write<'a>,
+    /// Whether the value is a [`Patch`](spinney_engine::Patch), which only engines with versions get.
+    pub(crate) is_patch: bool,
     /// What the engine has prepared for the write.
     prepared: Cell<Prepared>,
 }
@@ -62,9 +64,13 @@ impl<'a> KeyspaceWrite<'a> {
         key: &'a [u8],
         value: Option<ValueRef<'a>>,
     ) -> Self {
-        let hash = hash_key(keyspace.id, key);
-        let write = Write { key, hash, value };
-        KeyspaceWrite { keyspace, write, prepared: Cell::default() }
+        Self::of(keyspace, key, Change { value, is_patch: false })
+    }
+
+    pub(crate) fn of(keyspace: &'a KeyspaceState, key: &'a [u8], change: Change<'a>) -> Self {
+        let Change { value, is_patch } = change;
+        let write = Write { key, hash: hash_key(keyspace.id, key), value };
+        KeyspaceWrite { keyspace, write, is_patch, prepared: Cell::default() }
     }
 
     /// Checks the limits of the contract.
@@ -72,7 +78,22 @@ impl<'a> KeyspaceWrite<'a> {
     pub(crate) fn check(&self) -> Result<()> {
         check_key(self.write.key)?;
         check_value(self.write.value.map_or(0, ValueRef::len) as u64)?;
+        if self.is_patch && !self.keyspace.has_versions {
+            return Err(Error::invalid("a patch is for a keyspace with versions"));
+        }
         self.keyspace.check_alive()
+    }
+
+    /// Applies the write. Returns false, and changes nothing, if it is a patch that does not fit the value.
+    #[inline]
+    pub(crate) fn apply(&self, prepared: Prepared, lsn: Lsn, newest: SnapshotNumber) -> bool {
+        let engine = &self.keyspace.engine;
+        if !self.is_patch {
+            engine.apply(&self.write, prepared, lsn, newest);
+            return true;
+        }
+        let versioned = engine.versioned().expect("it has versions");
+        versioned.patch(&self.write, prepared, newest)
     }
 
     fn cancel(&self) {
@@ -83,8 +104,16 @@ impl<'a> KeyspaceWrite<'a> {
     fn bytes(&self) -> usize {
         let Write { key, value, .. } = self.write;
         let value = value.map_or(0, ValueRef::len);
-        let large = self.keyspace.engine.values().is_large(key.len(), value as u64);
+        let large = self.is_large();
         key.len() + if large { POINTER_BYTES_MAX } else { value }
+    }
+
+    /// Whether the value is large, and has no pointer yet. A patch is none: it lies in the record of the log only.
+    pub(crate) fn is_large(&self) -> bool {
+        let values = self.keyspace.engine.values();
+        let is_large =
+            |value: ValueRef<'_>| values.is_large(self.write.key.len(), value.len() as u64);
+        !self.is_patch && self.write.value.is_some_and(|value| !value.large && is_large(value))
     }
 
     /// Bytes of a write whose large value has its pointer already.
@@ -107,8 +136,9 @@ fn apply_all(
     (lsn, newest): (Lsn, SnapshotNumber),
     versioned: Option<&mut Transaction<Stamps>>,
 ) {
-    let apply = |KeyspaceWrite { keyspace, write, prepared }: &KeyspaceWrite<'_>| {
-        keyspace.engine.apply(write, prepared.get(), lsn, newest);
+    let apply = |write: &KeyspaceWrite<'_>| {
+        let is_applied = write.apply(write.prepared.get(), lsn, newest);
+        assert!(is_applied, "a patch was not of the value that it is laid over");
     };
     let Some(transaction) = versioned else { return writes.iter().for_each(apply) };
     let of_versions = |write: &&KeyspaceWrite<'_>| write.keyspace.has_versions;
@@ -144,6 +174,8 @@ pub(crate) struct BatchWrite<'a> {
     pub(crate) place: &'a Place,
     pub(crate) key: &'a [u8],
     pub(crate) value: Option<&'a [u8]>,
+    /// Whether the value is a patch.
+    pub(crate) is_patch: bool,
 }
 
 /// Checks the number of operations of a batch or a transaction.
@@ -231,8 +263,9 @@ impl State {
         let entered = self.enter_all(writes.iter().map(|write| write.place))?;
         let writes: Vec<KeyspaceWrite<'_>> = writes
             .iter()
-            .map(|BatchWrite { place, key, value }| {
-                KeyspaceWrite::new(entered.of(place.id), key, value.map(ValueRef::inline))
+            .map(|&BatchWrite { place, key, value, is_patch }| {
+                let change = Change { value: value.map(ValueRef::inline), is_patch };
+                KeyspaceWrite::of(entered.of(place.id), key, change)
             })
             .collect();
         self.check_batch(&writes)?;
@@ -491,7 +524,7 @@ impl State {
 
     /// Lets engines make space. If one cannot, what was prepared is given back (P2).
     fn prepare(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
-        for (index, KeyspaceWrite { keyspace, write, prepared }) in writes.iter().enumerate() {
+        for (index, KeyspaceWrite { keyspace, write, prepared, .. }) in writes.iter().enumerate() {
             let engine = &*keyspace.engine;
             match engine.prepare(write) {
                 Ok(room) => prepared.set(room),
@@ -769,8 +802,9 @@ fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
     record::begin(out, count);
     let bytes = |one: &KeyspaceWrite<'_>| record::operation_bytes(one.bytes_with_pointer(), 0);
     out.reserve(logged.clone().map(bytes).sum());
-    for KeyspaceWrite { keyspace, write, .. } in logged {
-        record::push(out, keyspace.id, write.key, write.value);
+    for KeyspaceWrite { keyspace, write, is_patch, .. } in logged {
+        let change = Change { value: write.value, is_patch: *is_patch };
+        record::push(out, keyspace.id, write.key, change);
     }
     count > 0
 }
@@ -781,7 +815,7 @@ pub(crate) fn last_of_each(operations: &[Operation]) -> Vec<BatchWrite<'_>> {
     let mut kept = Vec::with_capacity(operations.len());
     for Operation { place, key, value } in operations.iter().rev() {
         if operations.len() < 2 || seen.insert((place.id, &key[..])) {
-            kept.push(BatchWrite { place, key, value: value.as_deref() });
+            kept.push(BatchWrite { place, key, value: value.as_deref(), is_patch: false });
         }
     }
     kept.reverse();

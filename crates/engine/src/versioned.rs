@@ -4,7 +4,7 @@
 //!   read      note a place on the board -> read_at, scan_at       as of the begin stamp, no latch is held
 //!   write     cell -> owner -> draw the stamp -> gap_of           readers of ranges with the key
 //!   commit    overwritten                                         overwriters of what was read
-//!             Engine::apply                                       keeps the image that it replaces
+//!             Engine::apply, patch                                keeps the image that it replaces
 //! ```
 //!
 //! The certifier of the database ([`spinney_ssn`]) decides at the commit. Records that are written while transactions
@@ -14,12 +14,34 @@ use std::fmt::Debug;
 use std::ops::Bound;
 
 use spinney_base::Result;
-use spinney_ssn::{CellRef, Sight, Stamp, Successor};
+use spinney_ssn::{CellRef, Kept, Sight, Stamp, Successor};
 
-use crate::{Chunk, Found, OwnedValue, ScanRequest};
+use crate::{Chunk, Found, OwnedValue, Prepared, ScanRequest, SnapshotNumber, Write};
 
-/// An older image: the value or the pointer to it, or `None` where the key had none.
-pub type OlderImage = Option<OwnedValue>;
+/// An older image of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OlderImage {
+    /// The key had no value.
+    Absent,
+    /// The value, or the pointer to it.
+    Whole(OwnedValue),
+    /// The [`Patch`](crate::Patch) that leads from the value of the next version to this one's.
+    Undo(Box<[u8]>),
+}
+
+impl Kept for OlderImage {
+    fn bytes(&self) -> u64 {
+        match self {
+            OlderImage::Absent => 0,
+            OlderImage::Whole(value) => value.bytes.capacity() as u64,
+            OlderImage::Undo(undo) => undo.len() as u64,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        !matches!(self, OlderImage::Undo(_))
+    }
+}
 
 /// Handle of the stamps of a record.
 pub type Cell = CellRef<OlderImage>;
@@ -34,11 +56,16 @@ pub struct SeenAt {
 }
 
 /// What an engine with versions does for transactions. [`Engine::apply`](crate::Engine::apply) keeps the image
-/// that it replaces where the owner of the cell publishes.
+/// that it replaces where the owner of the cell publishes, and so does [`Versioned::patch`], or what leads back to it.
 pub trait Versioned: Send + Sync + Debug {
     /// Returns the cell of a key, which it gets if it has none, also without a value. It is about to be written: room is
     /// kept for `value`.
     fn cell(&self, key: &[u8], value: &[u8]) -> Cell;
+
+    /// Makes a write visible, as [`Engine::apply`](crate::Engine::apply) does, whose value is a [`Patch`](crate::Patch) of
+    /// the key's value. Returns false, and changes nothing, where the key has no value, a large one, or one that the
+    /// patch does not fit: that can only be in replay.
+    fn patch(&self, write: &Write<'_>, prepared: Prepared, newest: SnapshotNumber) -> bool;
 
     /// Appends what a transaction sees of a key. Waits for those that commit before its begin stamp.
     ///

@@ -35,9 +35,11 @@
 mod tests;
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::Ordering::Relaxed;
+use spinney_engine::Patch;
 use spinney_leaf::{Bounds, Entry, Records};
 use spinney_sync::racy::{self, WORD_BYTES, Word};
 
@@ -140,6 +142,11 @@ impl Data {
     /// Whether the value is a pointer.
     pub(crate) fn is_large(self) -> bool {
         self.flags & LARGE != 0
+    }
+
+    /// Whether the value is in the leaf.
+    pub(crate) fn is_inline(self) -> bool {
+        self.flags & (LARGE | ABSENT) == 0
     }
 
     /// Whether there is no value.
@@ -447,6 +454,11 @@ impl<'a> Leaf<'a> {
         self.append(data.offset, data.rest(), data.value, out);
     }
 
+    /// Appends a part of a value.
+    pub(crate) fn part(&self, data: Data, part: Range<usize>, out: &mut Vec<u8>) {
+        self.append(data.offset, data.rest() + part.start, part.len(), out);
+    }
+
     /// Words that heads, slots, data and bounds take, once they lie together.
     pub(crate) fn live_words(&self) -> usize {
         self.live_with(self.len())
@@ -696,6 +708,14 @@ impl Leaf<'_> {
         let is_in = self.insert(index, (entry, about));
         assert!(is_in, "there is room once it lies together");
         true
+    }
+
+    /// Replaces parts of a value, which the patch fits.
+    pub(crate) fn patch(&self, data: Data, patch: Patch<'_>) {
+        let value_at = data.offset * WORD_BYTES + data.rest();
+        for (offset, bytes) in patch.parts() {
+            racy::store_within(self.words, value_at + offset, bytes);
+        }
     }
 
     /// Takes a record out.

@@ -30,7 +30,7 @@
 //! that are gone, and what the preface of `tree` says.
 //!
 //! Read `leaf` first, then `tree` and `shape`, `scan`, `engine` and `memory`, `image` and `checkpoint`, `read` and `loader`,
-//! `bulk`, `kept` (snapshots), `versions`, `maintain`, `salvage`.
+//! `bulk`, `kept` (snapshots), `versions` and `older`, `maintain`, `salvage`.
 //!
 //! **Versions** are kept of records that transactions touch, in cells beside the leaves: see `versions`.
 

@@ -12,7 +12,7 @@
 use std::ops::Bound;
 
 use spinney_base::{Result, ValueRef};
-use spinney_engine::{Chunk, Direction, OlderImage, ScanRequest, overlay};
+use spinney_engine::{Chunk, Direction, OwnedValue, ScanRequest, overlay};
 
 use crate::leaf::{Data, Leaf};
 use crate::tree::Tree;
@@ -38,7 +38,7 @@ pub(crate) enum See {
     /// What is in the leaf.
     Newest,
     /// What was there before.
-    Older(OlderImage),
+    Older(Option<OwnedValue>),
     /// That is not known yet.
     Wait,
 }

@@ -22,6 +22,7 @@ use spinney_ssn::{NEVER, Sees, Sight, Stamp, Successor};
 
 use crate::engine::Iot;
 use crate::leaf::{Data, Leaf};
+use crate::older::follow;
 use crate::scan::{Eyes, See};
 
 /// Sees what a transaction sees.
@@ -54,10 +55,10 @@ impl Eyes for At<'_> {
         match self.keyspace.tree.cells.see(cell, self.sight, &self.keyspace.context.certifier) {
             Poll::Pending => See::Wait,
             Poll::Ready(Sees::Newest) => newest(),
-            Poll::Ready(Sees::Older(image, successor)) => {
+            Poll::Ready(Sees::Older(images, successor)) => {
                 // Of a leaf that is read again it may be one too many.
                 self.successor = Some(least(self.successor, successor));
-                See::Older(image)
+                See::Older(follow(images, leaf, data))
             }
         }
     }

@@ -3,6 +3,7 @@
 mod care;
 mod crashes;
 mod model;
+mod patches;
 mod snapshots;
 mod threads;
 

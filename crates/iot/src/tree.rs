@@ -22,15 +22,15 @@ use std::sync::Arc;
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::{Mutex, thread};
-use spinney_engine::{Found, OlderImage};
+use spinney_engine::{Found, OlderImage, Patch};
 use spinney_leaf::{Bounds, Entry};
 use spinney_ssn::Cells;
 use spinney_sync::{Beside, Blocks, LatchGuard, Stripes, VersionLatch};
 
 use crate::gaps::Gaps;
 use crate::inner::{Home, Index};
-use crate::leaf::{ABSENT, BLOCK_BYTES, BLOCK_WORDS, Leaf, Moved, flags_of};
-use crate::older::{bytes_of, keep_image};
+use crate::leaf::{ABSENT, BLOCK_BYTES, BLOCK_WORDS, Data, Leaf, Moved, flags_of};
+use crate::older::{keep_image, keep_undo};
 use crate::place::Place;
 
 /// Words in use up to which a leaf is sparse. With more, leaves are joined and split for little; with less, removed
@@ -110,7 +110,7 @@ impl Tree {
             incarnations: AtomicU64::new(0),
             counts: Stripes::default(),
             gaps,
-            cells: Arc::new(Cells::new(bytes_of)),
+            cells: Arc::default(),
             gone: Mutex::new(Vec::new()),
         };
         let home = tree.make(Bounds { lower: &[], upper: None }, std::iter::empty(), None);
@@ -335,6 +335,22 @@ impl Tree {
         self.mark_changed(held.leaf);
         self.count_records(usize::from(replaced.was_there), 1);
         Some(replaced)
+    }
+
+    /// Replaces parts of a key's value. Returns false, and changes nothing, if it is not in the leaf or the patch does
+    /// not fit.
+    pub(crate) fn patch(&self, key: &[u8], patch: Patch<'_>) -> bool {
+        let held = self.lock(key);
+        let place = held.leaf.search(key).map(|index| (index, held.leaf.data(index)));
+        let fits = |data: Data| data.is_inline() && patch.end() <= data.value_bytes();
+        let Some((index, data)) = place.ok().filter(|(_, data)| fits(*data)) else {
+            held.release_unchanged();
+            return false;
+        };
+        keep_undo(&self.cells, held.leaf, index, patch);
+        held.leaf.patch(data, patch);
+        self.mark_changed(held.leaf);
+        true
     }
 
     /// Takes a key's record away.

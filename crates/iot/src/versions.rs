@@ -19,7 +19,10 @@ use std::ops::Bound;
 
 use spinney_base::Result;
 use spinney_base::shim::Mutex;
-use spinney_engine::{Cell, Chunk, ScanRequest, SeenAt, Versioned};
+use spinney_engine::{
+    Cell, Chunk, Engine as _, Patch, Prepared, ScanRequest, SeenAt, SnapshotNumber, Versioned,
+    Write,
+};
 use spinney_leaf::Entry;
 use spinney_ssn::{Sight, Stamp, Successor, Version};
 
@@ -103,6 +106,16 @@ impl Versioned for Iot {
             }
             return cell;
         }
+    }
+
+    fn patch(&self, write: &Write<'_>, prepared: Prepared, newest: SnapshotNumber) -> bool {
+        let patch = write.value.and_then(|value| Patch::parse(value.bytes));
+        let patch = patch.expect("the value of the write is a patch");
+        self.keep_before_put(write, newest);
+        let is_laid_over = self.tree.patch(write.key, patch);
+        self.cancel(write, prepared);
+        self.set_dirty(true);
+        is_laid_over
     }
 
     fn read_at(&self, key: &[u8], sight: Sight, out: &mut Vec<u8>) -> Result<SeenAt> {

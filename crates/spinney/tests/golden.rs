@@ -7,6 +7,7 @@
 //!   version of the whole, in the manifest, is still 1.
 //! * `turtle`: keyspaces of that engine, as first released.
 //! * `2btree`, `iot`: keyspaces of these engines; not released yet.
+//! * `iot-patches`: the log has parts of values; not released yet.
 //!
 //! `v2` has segments of several pages with models of both kinds, overflow pages, staged pages, large
 //! values, and a tail of the log with records of users; the tail of `v2-log` has changes of structure,
@@ -376,6 +377,64 @@ fn two_btree_opens() {
 #[test]
 fn iot_opens() {
     opens("iot", [13]);
+}
+
+/// What the keyspace with patches holds: at its checkpoint, and with the log.
+fn patched(with_log: bool) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut records: BTreeMap<_, _> = (0..60).map(|at| (key(at), value(at))).collect();
+    for number in (0..60).filter(|number| with_log && value(*number).len() >= 100) {
+        let value = records.get_mut(&key(number)).unwrap();
+        value[3..10].copy_from_slice(b"patched");
+        if number % 2 == 0 {
+            value[60..65].copy_from_slice(b"twice");
+        }
+    }
+    records
+}
+
+fn write_patches(directory: &Path) {
+    let work = tempfile::tempdir().unwrap();
+    let options = options().create_if_missing(true).runtime(Runtime::stepped(1));
+    let db = Db::open(work.path(), options.durability(Durability::Buffered)).unwrap();
+    let main = db.keyspace("main", EngineKind::Iot).unwrap();
+    for (key, value) in patched(false) {
+        main.insert(key, value).unwrap();
+    }
+    db.checkpoint().unwrap();
+    for number in (0..60).filter(|number| value(*number).len() >= 100) {
+        if number % 2 == 1 {
+            assert!(main.patch(key(number), 3, "patched").unwrap());
+            continue;
+        }
+        let mut transaction = db.begin().unwrap();
+        assert!(transaction.patch(&main, key(number), 60, "twice").unwrap());
+        assert!(transaction.patch(&main, key(number), 3, "patched").unwrap());
+        transaction.commit().unwrap();
+    }
+    drop((main, db));
+    copy(work.path(), directory);
+}
+
+#[test]
+fn patches_open() {
+    let mut from = golden("iot-patches");
+    if let Some(directory) = std::env::var_os("SPINNEY_WRITE_GOLDEN") {
+        from = Path::new(&directory).join("iot-patches");
+        write_patches(&from);
+    }
+    let work = tempfile::tempdir().unwrap();
+    let place = |name: &str| work.path().join(name);
+    copy(&from, &place("old"));
+    Db::salvage(place("old"), place("new"), options().create_if_missing(true)).unwrap();
+    for name in ["old", "old", "new"] {
+        let db = Db::open(place(name), options()).unwrap();
+        let main = db.existing_keyspace("main").unwrap();
+        let found = main.iter().map(|record| record.unwrap());
+        let found: BTreeMap<_, _> = found.map(|(key, value)| (key, value.to_vec())).collect();
+        assert!(found == patched(true), "{name}");
+        db.verify().unwrap();
+        db.close().unwrap();
+    }
 }
 
 #[test]

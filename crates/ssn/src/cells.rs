@@ -18,6 +18,9 @@
 //!    leaf. So a cell that is given back has no handle and gets none.
 //! 2. Older images ascend by the stamps of their versions. The newest of them gets its image before
 //!    the next version can be read.
+//! 3. An image that is not whole leads from the image of the next version to its own. So a reader takes the images
+//!    from the next whole one, or from the newest, down to the one that it sees, all at once. Images are dropped
+//!    from the oldest on, which none of the others needs.
 //!
 //! **Differs from the paper**, whose mapping table each reader asks: here only transactions ask, and
 //! the newest image is in the leaf.
@@ -39,6 +42,21 @@ use crate::transaction::Sight;
 /// Cells of the first chunk; each following one has as many as all before it.
 const FIRST: usize = 64;
 const CHUNKS: usize = 24;
+
+/// Most images one behind the other that are not whole. With more, readers of old versions take longer; with fewer,
+/// images take more memory.
+const PARTIAL_MAX: usize = 15;
+
+/// An image as a cell keeps it.
+pub trait Kept: Clone {
+    /// Returns the bytes of memory that it has allocated.
+    fn bytes(&self) -> u64;
+
+    /// Returns whether it is an image by itself. Else it leads from the image of the next version to its own.
+    fn is_whole(&self) -> bool {
+        true
+    }
+}
 
 /// An image that was replaced.
 #[derive(Clone, Debug)]
@@ -86,9 +104,8 @@ pub struct Cells<I> {
     chunks: [OnceLock<Box<[Cell<I>]>>; CHUNKS],
     free: Mutex<Free>,
     used: AtomicU64,
-    /// Bytes of older images, and how many an image has.
+    /// Bytes of older images.
     older_bytes: AtomicU64,
-    bytes_of: fn(&I) -> u64,
 }
 
 fn chunk_of(index: usize) -> (usize, usize) {
@@ -99,22 +116,24 @@ fn chunk_of(index: usize) -> (usize, usize) {
     (chunk, index - (FIRST << (chunk - 1)))
 }
 
-impl<I> Cells<I> {
-    /// Makes no cells yet. `bytes_of` says how many bytes an image has allocated.
-    pub fn new(bytes_of: fn(&I) -> u64) -> Self {
+impl<I> Default for Cells<I> {
+    fn default() -> Self {
         let chunks = [const { OnceLock::new() }; CHUNKS];
         let (used, older_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Cells { chunks, free: Mutex::default(), used, older_bytes, bytes_of }
+        Cells { chunks, free: Mutex::default(), used, older_bytes }
     }
+}
 
+/// Bytes of memory of an image that was replaced.
+fn bytes_of<I: Kept>(older: &Older<I>) -> u64 {
+    size_of::<Older<I>>() as u64 + older.image.as_ref().map_or(0, Kept::bytes)
+}
+
+impl<I> Cells<I> {
     /// Returns the bytes of older images.
     #[must_use]
     pub fn older_bytes(&self) -> u64 {
         self.older_bytes.load(Ordering::Relaxed)
-    }
-
-    fn bytes_of(&self, older: &Older<I>) -> u64 {
-        size_of::<Older<I>>() as u64 + older.image.as_ref().map_or(0, self.bytes_of)
     }
 
     fn get(&self, index: u32) -> Option<&Cell<I>> {
@@ -165,13 +184,16 @@ impl<I> Cells<I> {
     /// Drops older images that ended at or before the horizon. Gives the cell back if nobody holds
     /// it and its stamps are not above the horizon, and says whether it did. No handle of it can be
     /// taken meanwhile.
-    pub fn release(&self, index: u32, horizon: Stamp) -> bool {
+    pub fn release(&self, index: u32, horizon: Stamp) -> bool
+    where
+        I: Kept,
+    {
         let cell = self.cell(index);
         let mut older = cell.older.lock();
         older.retain(|older| {
             let stays = older.successor.end > horizon;
             if !stays {
-                self.older_bytes.fetch_sub(self.bytes_of(older), Ordering::Relaxed);
+                self.older_bytes.fetch_sub(bytes_of(older), Ordering::Relaxed);
             }
             stays
         });
@@ -191,15 +213,23 @@ impl<I> Cells<I> {
     }
 
     /// Keeps an image that is about to be replaced, if the owner of its cell publishes: the image of the version that was
-    /// kept last. No handle of the cell can be given back meanwhile.
-    pub fn keep_image(&self, index: u32, image: impl FnOnce() -> I) {
+    /// kept last. The argument of `image` says whether it has to be whole. No handle of the cell can be given back meanwhile.
+    pub fn keep_image(&self, index: u32, image: impl FnOnce(bool) -> I)
+    where
+        I: Kept,
+    {
         let cell = self.cell(index);
-        if Owner::from_word(cell.owner.load(Ordering::Acquire)).is_publishing()
-            && let Some(newest) = cell.older.lock().last_mut()
-            && newest.image.is_none()
-        {
-            let image = newest.image.insert(image());
-            self.older_bytes.fetch_add((self.bytes_of)(image), Ordering::Relaxed);
+        if !Owner::from_word(cell.owner.load(Ordering::Acquire)).is_publishing() {
+            return;
+        }
+        let mut older = cell.older.lock();
+        let Some((newest, before)) = older.split_last_mut() else { return };
+        if newest.image.is_none() {
+            let is_partial =
+                |older: &&Older<I>| older.image.as_ref().is_some_and(|image| !image.is_whole());
+            let partial = before.iter().rev().take(PARTIAL_MAX).take_while(is_partial).count();
+            let image = newest.image.insert(image(partial == PARTIAL_MAX));
+            self.older_bytes.fetch_add(image.bytes(), Ordering::Relaxed);
         }
     }
 
@@ -223,13 +253,14 @@ impl<I> Cells<I> {
 pub enum Sees<I> {
     /// The newest image.
     Newest,
-    /// An older one, which was replaced.
-    Older(I, Successor),
+    /// An older one, which was replaced. The images lead to it, the last of them from the one before: the first is
+    /// whole, or leads from the newest image.
+    Older(SmallVec<[I; 1]>, Successor),
 }
 
 /// Looks without a handle, for readers that validate afterwards that the cell was the record's. An index that is none
 /// answers `Pending`, too.
-impl<I: Clone> Cells<I> {
+impl<I: Kept> Cells<I> {
     /// Returns what a transaction sees. `Pending`: the owner commits at or before the begin stamp, or publishes; look
     /// again after a yield.
     pub fn see(&self, index: u32, sight: Sight, certifier: &Certifier) -> Poll<Sees<I>> {
@@ -246,11 +277,13 @@ impl<I: Clone> Cells<I> {
             return Poll::Ready(Sees::Newest);
         }
         let older = cell.older.lock();
-        let seen = older.iter().rev().find(|older| older.version.stamp() <= sight.begin);
-        let seen = seen.filter(|seen| seen.successor.end > sight.begin);
-        let image = seen.and_then(|seen| Some((seen.image.clone()?, seen.successor)));
+        let at = older.iter().rposition(|older| older.version.stamp() <= sight.begin);
+        let seen = at.map(|at| &older[at..]).filter(|seen| seen[0].successor.end > sight.begin);
         // An image that is gone: its transaction was aborted, or the cell is another's.
-        image.map_or(Poll::Pending, |(image, successor)| Poll::Ready(Sees::Older(image, successor)))
+        let images = seen.and_then(|seen| Some((images_of(seen)?, seen[0].successor)));
+        images.map_or(Poll::Pending, |(images, successor)| {
+            Poll::Ready(Sees::Older(images, successor))
+        })
     }
 
     /// Returns who overwrote what a transaction sees, with a stamp of at most `limit`. `Pending`: the owner commits,
@@ -281,6 +314,13 @@ impl<I: Clone> Cells<I> {
             Fate::Gone => Poll::Pending,
         }
     }
+}
+
+/// Returns the images that lead to the first of these, the last to be laid over first.
+fn images_of<I: Kept>(seen: &[Older<I>]) -> Option<SmallVec<[I; 1]>> {
+    let is_whole = |older: &Older<I>| older.image.as_ref().is_none_or(Kept::is_whole);
+    let count = seen.iter().position(is_whole).map_or(seen.len(), |whole| whole + 1);
+    seen[..count].iter().rev().map(|older| older.image.clone()).collect()
 }
 
 /// Handle of a cell. While there is one the cell stays in use.
@@ -322,7 +362,7 @@ impl<I> Readable for CellRef<I> {
 }
 
 /// Engines with cells keep no stamps of gaps.
-impl<I> Stamps for CellRef<I> {
+impl<I: Kept> Stamps for CellRef<I> {
     type Gap = &'static Gap;
 
     fn visit_slot(&self, act: &mut dyn FnMut(Words<'_>)) {
@@ -333,7 +373,7 @@ impl<I> Stamps for CellRef<I> {
 
     fn keep(&self, version: Version, successor: Successor) {
         let older = Older { version, successor, image: None };
-        self.cells.older_bytes.fetch_add(self.cells.bytes_of(&older), Ordering::Relaxed);
+        self.cells.older_bytes.fetch_add(bytes_of(&older), Ordering::Relaxed);
         self.cell().older.lock().push(older);
     }
 
@@ -350,6 +390,17 @@ mod tests {
     use super::*;
     use crate::{Certifier, Image, Look};
 
+    /// Images from 1,000 on are not whole.
+    impl Kept for u64 {
+        fn bytes(&self) -> u64 {
+            8
+        }
+
+        fn is_whole(&self) -> bool {
+            *self < 1000
+        }
+    }
+
     /// Reads as an engine does, with an image that the test has beside the cell.
     fn overwrite(ssn: &Certifier, cell: &CellRef<u64>, image: u64) -> Stamp {
         let mut writer = ssn.begin_plain().unwrap();
@@ -357,7 +408,8 @@ mod tests {
         writer.certify().unwrap();
         writer.decide();
         writer.publish(|cell| {
-            cell.cells.keep_image(cell.index, || image);
+            cell.cells
+                .keep_image(cell.index, |is_whole| if is_whole { image % 1000 } else { image });
             Image::Value
         });
         let stamp = writer.commit_stamp();
@@ -367,7 +419,7 @@ mod tests {
 
     #[test]
     fn images_stay_for_those_that_see_them() {
-        let (ssn, cells) = (Certifier::above(10), Arc::new(Cells::new(|_| 8)));
+        let (ssn, cells) = (Certifier::above(10), Arc::<Cells<u64>>::default());
         let cell = cells.take(Version::present(0));
         let mut early = ssn.begin().unwrap();
         assert_eq!(overwrite(&ssn, &cell, 1), 11);
@@ -376,7 +428,9 @@ mod tests {
         assert_eq!(early.look(&cell).map(Result::unwrap), Poll::Ready(Look::Older));
         assert_eq!(late.look(&cell).map(Result::unwrap), Poll::Ready(Look::Older));
         let see = |sight| cells.see(cell.index(), sight, &ssn);
-        let older = |image, end, pi| Poll::Ready(Sees::Older(image, Successor { end, pi }));
+        let older = |image, end, pi| {
+            Poll::Ready(Sees::Older(SmallVec::from([image]), Successor { end, pi }))
+        };
         assert_eq!(see(early.sight()), older(1, 11, 11));
         assert_eq!(see(late.sight()), older(2, 12, 12));
         let now = Sight { begin: 12, ..late.sight() };
@@ -402,10 +456,39 @@ mod tests {
         assert_eq!(cells.take(Version::absent(0)).index(), index, "it is used again");
     }
 
+    #[test]
+    fn images_lead_to_the_one_that_is_seen() {
+        let (ssn, cells) = (Certifier::above(10), Arc::<Cells<u64>>::default());
+        let cell = cells.take(Version::present(0));
+        let begin = || ssn.begin().unwrap();
+        let readers: Vec<crate::Transaction<CellRef<u64>>> = (0..40)
+            .map(|number| {
+                let reader = begin();
+                // One that is whole among them.
+                overwrite(&ssn, &cell, if number == 3 { 3 } else { 1000 + number });
+                reader
+            })
+            .collect();
+        let see = |reader: usize| match cells.see(cell.index(), readers[reader].sight(), &ssn) {
+            Poll::Ready(Sees::Older(images, successor)) => {
+                assert_eq!(successor.end, 11 + reader as u64);
+                images.into_vec()
+            }
+            _ => panic!("it is older"),
+        };
+        assert_eq!(see(0), [3, 1002, 1001, 1000]);
+        assert_eq!(see(3), [3]);
+        // No more than fifteen one behind the other.
+        let fifteen: Vec<u64> = (1004..1019).rev().collect();
+        assert_eq!(see(4), [&[19], &fifteen[..]].concat());
+        assert_eq!(see(36), [1039, 1038, 1037, 1036], "down from the newest image");
+        drop(readers);
+    }
+
     /// A transaction that is aborted for its versions may be about to ask for one that is gone.
     #[test]
     fn what_is_gone_is_a_conflict() {
-        let (ssn, cells) = (Certifier::above(10), Arc::new(Cells::new(|_| 8)));
+        let (ssn, cells) = (Certifier::above(10), Arc::<Cells<u64>>::default());
         let cell = cells.take(Version::present(0));
         let early: crate::Transaction<CellRef<u64>> = ssn.begin().unwrap();
         overwrite(&ssn, &cell, 1);
@@ -418,7 +501,7 @@ mod tests {
 
     #[test]
     fn many_cells_keep_their_places() {
-        let cells = Arc::new(Cells::new(|(): &()| 0));
+        let cells = Arc::<Cells<u64>>::default();
         let taken: Vec<_> = (0..1000).map(|stamp| cells.take(Version::present(stamp))).collect();
         for (stamp, cell) in (0..).zip(&taken) {
             let version = Version::from_word(cell.cell().cstamp.load(Ordering::Acquire));

@@ -163,6 +163,24 @@ pub fn store_parts(words: &[Word], parts: [&[u8]; 2]) {
     }
 }
 
+/// Stores bytes from `offset` on; the other bytes of the first and the last word stay. No other thread stores
+/// meanwhile.
+///
+/// # Panics
+/// When the words end before.
+pub fn store_within(words: &[Word], offset: usize, bytes: &[u8]) {
+    let (mut index, mut skipped) = (offset / WORD_BYTES, offset % WORD_BYTES);
+    let mut left = bytes;
+    while !left.is_empty() {
+        let (piece, rest) = left.split_at(left.len().min(WORD_BYTES - skipped));
+        let mut word = u64::from_le(words[index].load(Relaxed)).to_le_bytes();
+        word[skipped..skipped + piece.len()].copy_from_slice(piece);
+        words[index].store(u64::from_le_bytes(word).to_le(), Relaxed);
+        interrupt(1, 1);
+        (index, skipped, left) = (index + 1, 0, rest);
+    }
+}
+
 /// In a model, lets another thread run in the middle of a copy.
 #[inline]
 fn interrupt(index: usize, count: usize) {
@@ -325,6 +343,22 @@ fn last_word(rest: &[u8]) -> u64 {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_within_words_leave_the_others() {
+        for offset in 0..12 {
+            for length in 0..=28 - offset {
+                let words: Vec<Word> = (0..4).map(|_| Word::new(u64::MAX)).collect();
+                let bytes: Vec<u8> = (1..=length as u8).collect();
+                store_within(&words, offset, &bytes);
+                let mut expected = [0xFF; 32];
+                expected[offset..offset + length].copy_from_slice(&bytes);
+                let mut found = [0; 32];
+                copy_bytes(&words, 0, &mut found);
+                assert_eq!(found, expected);
+            }
+        }
+    }
 
     #[test]
     fn bytes_wrap_around_the_end() {

@@ -4,11 +4,12 @@
 use spinney_base::Result;
 
 use crate::record::Record;
+use crate::tpcc::query2;
 use crate::tpcc::random::{Constants, Random, last_name};
 use crate::tpcc::schema::{
     Customer, DIST_BYTES, DISTRICTS, District, History, Item, Order, OrderLine, Size, Stock,
-    TABLES, Warehouse, customer_key, customer_order_key, district_key, history_key, item_key,
-    line_key, name_key, order_key, stock_key, table, warehouse_key,
+    Warehouse, customer_key, customer_order_key, district_key, history_key, item_key, line_key,
+    name_key, order_key, stock_key, table, warehouse_key,
 };
 use crate::transactional::TransactionalStore;
 
@@ -23,14 +24,19 @@ pub type Records<'a> = Box<dyn Iterator<Item = Pair> + 'a>;
 /// A key and its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// Loads all tables, which are empty, and brings them to stable storage. Returns the number of
+/// Loads this many tables, which are empty, and brings them to stable storage. Returns the number of
 /// records and the bytes of their keys and values.
 ///
 /// # Errors
 /// Whatever the engine says.
-pub fn load(store: &dyn TransactionalStore, size: Size, seed: u64) -> Result<(u64, u64)> {
+pub fn load(
+    store: &dyn TransactionalStore,
+    size: Size,
+    seed: u64,
+    tables: usize,
+) -> Result<(u64, u64)> {
     let (mut count, mut bytes) = (0, 0);
-    for table in 0..TABLES.len() {
+    for table in 0..tables {
         let counted = |(key, value): &(Vec<u8>, Vec<u8>)| bytes += (key.len() + value.len()) as u64;
         count += store.load(table, &mut records(size, seed, table).inspect(counted))?;
     }
@@ -97,7 +103,7 @@ pub fn records<'a>(size: Size, seed: u64, table: usize) -> Records<'a> {
         table::STOCK => Box::new(warehouses.flat_map(move |w| {
             (1..=size.items()).map(move |i| (stock_key(w, i).to_vec(), first.stock(w, i).encode()))
         })),
-        _ => Box::new(std::iter::empty()),
+        other => Box::new(query2::records(seed, other).into_iter()),
     }
 }
 

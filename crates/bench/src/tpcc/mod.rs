@@ -4,7 +4,7 @@
 //! It follows the specification, revision 5.11: [`schema`] (tables and keys), [`random`] (its
 //! draws), [`load`] (the first population), [`transactions`] (New-Order, Payment, Order-Status,
 //! Delivery, Stock-Level), [`conditions`] (the twelve consistency conditions, and two of our own),
-//! [`run`] (the mix, and what a client thread does).
+//! [`run`] (the mix, and what a client thread does), [`query2`] (a long query of the CH-benCHmark).
 //!
 //! **Where it differs** from the specification, for every engine alike:
 //! * A client has no terminal and no pauses, and the response is computed and not shown. Rates are
@@ -18,6 +18,7 @@
 
 pub mod conditions;
 pub mod load;
+pub mod query2;
 pub mod random;
 pub mod run;
 pub mod schema;

@@ -9,6 +9,7 @@ use spinney_base::{Error, Result};
 use crate::plan::named;
 use crate::tpcc::conditions::{self, Findings};
 use crate::tpcc::load;
+use crate::tpcc::query2::{Query2, Supplied, TABLES_WITH_SUPPLIERS};
 use crate::tpcc::random::{Constants, Random};
 use crate::tpcc::schema::{DISTRICTS, Size, TABLES};
 use crate::tpcc::transactions::{Draw, NewOrder, Paid, Payment, Placed};
@@ -24,11 +25,18 @@ named! {
         Full = "full",
         /// New-Order only.
         NewOrder = "new-order",
+        /// 90 % New-Order, 10 % Stock-Level: TPC-C RA of Index-Organized.
+        Ra = "ra",
+        /// 50 % New-Order, 50 % Stock-Level: TPC-C RB.
+        Rb = "rb",
+        /// New-Order in every other thread, Query 2 in the others: TPC-C RC.
+        Rc = "rc",
     }
 }
 
 /// Names of the transactions, in the order of rows.
-pub const KINDS: [&str; 5] = ["New-Order", "Payment", "Order-Status", "Delivery", "Stock-Level"];
+pub const KINDS: [&str; 6] =
+    ["New-Order", "Payment", "Order-Status", "Delivery", "Stock-Level", "Query2"];
 
 /// Options of TPC-C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,11 +77,12 @@ enum Card {
     OrderStatus,
     Delivery,
     StockLevel,
+    Query2,
 }
 
 impl Mix {
-    /// The deck that is shuffled and played again and again.
-    fn deck(self) -> Vec<Card> {
+    /// The deck of a thread, which is shuffled and played again and again.
+    fn deck(self, thread: usize) -> Vec<Card> {
         let counts: &[(Card, usize)] = match self {
             Mix::Full => &[
                 (Card::NewOrder, 45),
@@ -83,6 +92,10 @@ impl Mix {
                 (Card::StockLevel, 4),
             ],
             Mix::NewOrder => &[(Card::NewOrder, 1)],
+            Mix::Ra => &[(Card::NewOrder, 9), (Card::StockLevel, 1)],
+            Mix::Rb => &[(Card::NewOrder, 1), (Card::StockLevel, 1)],
+            Mix::Rc if thread.is_multiple_of(2) => &[(Card::NewOrder, 1)],
+            Mix::Rc => &[(Card::Query2, 1)],
         };
         counts.iter().flat_map(|(card, count)| std::iter::repeat_n(*card, *count)).collect()
     }
@@ -106,6 +119,8 @@ pub struct Tpcc {
     plan: TpccPlan,
     seed: u64,
     observer: Option<Box<Observer>>,
+    /// For Query 2.
+    supplied: Option<Supplied>,
 }
 
 impl fmt::Debug for Tpcc {
@@ -118,7 +133,8 @@ impl Tpcc {
     /// Makes the workload.
     #[must_use]
     pub fn new(plan: TpccPlan, seed: u64) -> Self {
-        Tpcc { plan, seed, observer: None }
+        let supplied = (plan.mix == Mix::Rc).then(|| Supplied::new(plan.size()));
+        Tpcc { plan, seed, observer: None, supplied }
     }
 
     /// Tells `observer` of each acknowledged transaction.
@@ -144,7 +160,7 @@ pub fn check(session: &mut dyn TransactionalSession, size: Size) -> Result<Findi
 
 impl TransactionalWorkload for Tpcc {
     fn tables(&self) -> &'static [&'static str] {
-        &TABLES
+        if self.supplied.is_some() { &TABLES_WITH_SUPPLIERS } else { &TABLES }
     }
 
     fn kinds(&self) -> &'static [&'static str] {
@@ -152,7 +168,7 @@ impl TransactionalWorkload for Tpcc {
     }
 
     fn load(&self, store: &dyn TransactionalStore) -> Result<(u64, u64)> {
-        load::load(store, self.plan.size(), self.seed)
+        load::load(store, self.plan.size(), self.seed, self.tables().len())
     }
 
     fn client(&self, round: u64, thread: usize) -> Box<dyn Client + '_> {
@@ -169,7 +185,9 @@ impl TransactionalWorkload for Tpcc {
             district,
         };
         let observer = self.observer.as_deref();
-        Box::new(Terminal { draw, mix: self.plan.mix, deck: Vec::new(), observer })
+        let cards = self.plan.mix.deck(thread);
+        let supplied = self.supplied.as_ref();
+        Box::new(Terminal { draw, cards, deck: Vec::new(), observer, supplied })
     }
 
     fn check(&self, session: &mut dyn TransactionalSession) -> Result<Option<String>> {
@@ -181,9 +199,10 @@ impl TransactionalWorkload for Tpcc {
 /// A client.
 struct Terminal<'a> {
     draw: Draw,
-    mix: Mix,
+    cards: Vec<Card>,
     deck: Vec<Card>,
     observer: Option<&'a Observer>,
+    supplied: Option<&'a Supplied>,
 }
 
 impl Terminal<'_> {
@@ -192,7 +211,7 @@ impl Terminal<'_> {
         if let Some(card) = self.deck.pop() {
             return card;
         }
-        let cards = self.mix.deck();
+        let cards = &self.cards;
         let last = u32::try_from(cards.len() - 1).unwrap_or(0);
         let order = self.draw.random.shuffled(0..=last);
         self.deck = order.into_iter().map(|at| cards[at as usize]).collect();
@@ -237,6 +256,13 @@ impl Terminal<'_> {
             Card::StockLevel => {
                 let (input, mut low) = (self.draw.stock_level(), 0);
                 session.transact(Kind::Read, &mut |access| input.run(access, &mut low))
+            }
+            Card::Query2 => {
+                let (input, mut listed) = (Query2::draw(&mut self.draw.random), 0);
+                let supplied =
+                    self.supplied.ok_or_else(|| Error::invalid("the mix has no suppliers"))?;
+                session
+                    .transact(Kind::Write, &mut |access| input.run(access, supplied, &mut listed))
             }
         }
     }

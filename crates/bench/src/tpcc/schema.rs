@@ -26,6 +26,7 @@
 
 use spinney_base::{Error, Result};
 
+use crate::fields::{Field, TableFields};
 use crate::record::{records, unreadable};
 
 /// Names of the tables, in the order of their numbers.
@@ -42,6 +43,91 @@ pub const TABLES: [&str; 11] = [
     "item",
     "stock",
 ];
+
+/// Fields of the tables, in the order of their records, and the longest keys.
+pub const FIELDS: &[TableFields] = {
+    use Field::{Fixed, Text};
+    &[
+        TableFields {
+            key: 2,
+            fields: &[Text(10), Text(20), Text(20), Text(20), Text(2), Text(9), Fixed(4), Fixed(8)],
+        },
+        TableFields {
+            key: 3,
+            fields: &[
+                Text(10),
+                Text(20),
+                Text(20),
+                Text(20),
+                Text(2),
+                Text(9),
+                Fixed(4),
+                Fixed(8),
+                Fixed(4),
+            ],
+        },
+        TableFields {
+            key: 7,
+            fields: &[
+                Text(16),
+                Text(2),
+                Text(16),
+                Text(20),
+                Text(20),
+                Text(20),
+                Text(2),
+                Text(9),
+                Text(16),
+                Fixed(8),
+                Text(2),
+                Fixed(8),
+                Fixed(4),
+                Fixed(8),
+                Fixed(8),
+                Fixed(4),
+                Fixed(4),
+                Text(500),
+            ],
+        },
+        TableFields { key: 41, fields: &[] },
+        TableFields { key: 11, fields: &[Fixed(2), Fixed(1), Fixed(8), Fixed(8), Text(24)] },
+        TableFields { key: 7, fields: &[] },
+        TableFields { key: 7, fields: &[Fixed(4), Fixed(8), Fixed(1), Fixed(1), Fixed(1)] },
+        TableFields { key: 11, fields: &[] },
+        TableFields {
+            key: 8,
+            fields: &[Fixed(4), Fixed(2), Fixed(8), Fixed(1), Fixed(8), Fixed(DIST_BYTES)],
+        },
+        TableFields { key: 4, fields: &[Fixed(4), Text(24), Fixed(4), Text(50)] },
+        TableFields {
+            key: 6,
+            fields: &[
+                Fixed(4),
+                Fixed(8),
+                Fixed(4),
+                Fixed(4),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Fixed(DIST_BYTES),
+                Text(50),
+            ],
+        },
+        // Region, nation and supplier, of Query 2.
+        TableFields { key: 1, fields: &[Text(25), Text(100)] },
+        TableFields { key: 1, fields: &[Text(25), Fixed(1), Text(100)] },
+        TableFields {
+            key: 4,
+            fields: &[Text(25), Text(40), Fixed(1), Text(15), Fixed(8), Text(100)],
+        },
+    ]
+};
 
 /// Tables that only gain records, all over: the history and both indexes.
 pub const GATHERED: &[&str] = &["customer_name", "history", "orders_customer"];

@@ -128,13 +128,13 @@ pub enum Who {
 }
 
 /// Reads and writes records in the body of a transaction.
-struct Work<'a> {
+pub(super) struct Work<'a> {
     access: &'a mut dyn Access,
     bytes: Vec<u8>,
 }
 
 impl Work<'_> {
-    fn of(access: &mut dyn Access) -> Work<'_> {
+    pub(super) fn of(access: &mut dyn Access) -> Work<'_> {
         Work { access, bytes: Vec::new() }
     }
 
@@ -145,14 +145,14 @@ impl Work<'_> {
     }
 
     /// A record that is there.
-    fn get<R: Record>(&mut self, table: usize, key: &[u8]) -> Result<R> {
+    pub(super) fn get<R: Record>(&mut self, table: usize, key: &[u8]) -> Result<R> {
         self.find(table, key)?.ok_or_else(|| {
             let message = format!("{} has no record {}", TABLES[table], key.escape_ascii());
             Error::new(ErrorKind::Corruption, message)
         })
     }
 
-    fn put(&mut self, table: usize, key: &[u8], record: &impl Record) -> Result<()> {
+    pub(super) fn put(&mut self, table: usize, key: &[u8], record: &impl Record) -> Result<()> {
         record.encode_into(&mut self.bytes);
         self.access.put(table, key, &self.bytes)
     }

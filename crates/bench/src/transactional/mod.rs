@@ -25,6 +25,7 @@
 //! 4. An error of the body ends the transaction without its writes, unless the run met a conflict.
 
 pub mod child;
+pub mod heap;
 pub mod own;
 pub mod parent;
 pub mod plan;
@@ -102,6 +103,12 @@ pub trait TransactionalDriver: Send + Sync {
 
     /// Whether it is somebody else's engine, which ours are compared with.
     fn is_peer(&self) -> bool;
+
+    /// Whether it is a store of this program that ours are compared with, and that is run only where
+    /// it is named. By default it is none.
+    fn is_baseline(&self) -> bool {
+        false
+    }
 
     /// What its transactions do not protect against, in one sentence that follows its name:
     /// "protects keys that were read, not ranges".

@@ -8,6 +8,7 @@ use spinney_base::{Error, Result};
 
 use super::workload::TransactionalWorkload;
 use crate::driver::Knobs;
+use crate::fields::TableFields;
 use crate::plan::{Durability, TornWrites};
 use crate::smallbank::{self, SmallBank, SmallBankPlan};
 use crate::tpcc;
@@ -70,6 +71,15 @@ impl WorkloadPlan {
         match self {
             WorkloadPlan::Tpcc(_) => tpcc::schema::GATHERED,
             WorkloadPlan::SmallBank(_) => smallbank::GATHERED,
+        }
+    }
+
+    /// Fields of the tables, for stores with columns.
+    #[must_use]
+    pub fn fields(&self) -> &'static [TableFields] {
+        match self {
+            WorkloadPlan::Tpcc(_) => tpcc::schema::FIELDS,
+            WorkloadPlan::SmallBank(_) => smallbank::FIELDS,
         }
     }
 

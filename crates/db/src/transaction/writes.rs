@@ -1,18 +1,62 @@
 //! What a transaction is going to write.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spinney_base::{Error, KeyspaceId, Result};
+use spinney_engine::Patch;
 
 use crate::place::Place;
 use crate::write::{BatchWrite, check_operations};
 
-type Values = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+/// Own writes of a keyspace by key.
+type Values = BTreeMap<Vec<u8>, Own>;
 
-/// The last write of each key; `None` is a removal.
+/// What a transaction makes of a key.
+#[derive(Debug)]
+struct Own {
+    /// The new value, whole; `None` is a removal.
+    value: Option<Vec<u8>>,
+    /// The parts in which it differs from the value that was read, if that was patched and nothing else.
+    patched: Option<Patched>,
+}
+
+/// Parts that were patched, in order and apart from each other.
+#[derive(Debug)]
+struct Patched {
+    parts: Vec<Range<usize>>,
+    /// The same as a [`Patch`].
+    patch: Vec<u8>,
+}
+
+impl Patched {
+    /// Makes it of one more part.
+    fn with(before: Vec<Range<usize>>, mut part: Range<usize>, value: &[u8]) -> Patched {
+        // Two parts that lie close to each other take more bytes than one of both and what is between.
+        let are_close = |one: &Range<usize>, other: &Range<usize>| {
+            one.start <= other.end + Patch::PART_BYTES && other.start <= one.end + Patch::PART_BYTES
+        };
+        let mut parts = Vec::with_capacity(before.len() + 1);
+        for other in before {
+            if are_close(&other, &part) {
+                part = part.start.min(other.start)..part.end.max(other.end);
+            } else {
+                parts.push(other);
+            }
+        }
+        let at = parts.partition_point(|other| other.start < part.start);
+        parts.insert(at, part);
+        let mut patch = Vec::new();
+        for part in &parts {
+            Patch::push(&mut patch, part.start, &value[part.clone()]);
+        }
+        Patched { parts, patch }
+    }
+}
+
+/// The last write of each key.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     keyspaces: BTreeMap<KeyspaceId, (Arc<Place>, Values)>,
@@ -27,7 +71,7 @@ pub(super) struct Writes {
 struct Undo {
     keyspace: KeyspaceId,
     key: Vec<u8>,
-    before: Option<Option<Vec<u8>>>,
+    before: Option<Own>,
 }
 
 /// The writes of a transaction up to a point. See [`Transaction::savepoint`](crate::Transaction::savepoint).
@@ -49,7 +93,7 @@ impl Writes {
     /// What was written to a key, if anything: a value or its removal.
     pub(super) fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<Option<&[u8]>> {
         let (_, values) = self.keyspaces.get(&keyspace)?;
-        values.get(key).map(Option::as_deref)
+        values.get(key).map(|own| own.value.as_deref())
     }
 
     /// The writes in a range of a keyspace, in the order of their keys.
@@ -64,7 +108,7 @@ impl Writes {
         let values = values.filter(|_| !is_empty(lower, upper));
         values.into_iter().flat_map(move |values| {
             let range = values.range::<[u8], _>((lower, upper));
-            range.map(|(key, value)| (&key[..], value.as_deref()))
+            range.map(|(key, own)| (&key[..], own.value.as_deref()))
         })
     }
 
@@ -74,13 +118,41 @@ impl Writes {
         key: &[u8],
         value: Option<Vec<u8>>,
     ) -> Result<()> {
+        self.write(place, key, |_| Own { value, patched: None })
+    }
+
+    /// Replaces a part of a value, which is this afterwards. It was read by the transaction, or is its own.
+    pub(super) fn patch(
+        &mut self,
+        place: &Arc<Place>,
+        key: &[u8],
+        value: Vec<u8>,
+        part: Range<usize>,
+    ) -> Result<()> {
+        self.write(place, key, |before| {
+            let parts = match before {
+                None => Some(Vec::new()),
+                Some(own) => own.patched.as_ref().map(|patched| patched.parts.clone()),
+            };
+            let patched = parts.map(|parts| Patched::with(parts, part, &value));
+            Own { value: Some(value), patched }
+        })
+    }
+
+    fn write(
+        &mut self,
+        place: &Arc<Place>,
+        key: &[u8],
+        own: impl FnOnce(Option<&Own>) -> Own,
+    ) -> Result<()> {
         let count = self.count();
         let (_, values) =
             self.keyspaces.entry(place.id).or_insert_with(|| (place.clone(), Values::new()));
         if !values.contains_key(key) {
             check_operations(count + 1)?;
         }
-        let before = values.insert(key.to_vec(), value);
+        let own = own(values.get(key));
+        let before = values.insert(key.to_vec(), own);
         if !self.savepoints.is_empty() {
             self.undo.push(Undo { keyspace: place.id, key: key.to_vec(), before });
         }
@@ -89,8 +161,12 @@ impl Writes {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = BatchWrite<'_>> {
         self.keyspaces.values().flat_map(|(place, values)| {
-            let write = |(key, value)| BatchWrite { place, key, value };
-            values.iter().map(|(key, value)| (&key[..], value.as_deref())).map(write)
+            values.iter().map(move |(key, own)| {
+                let whole = own.value.as_deref();
+                let patch = own.patched.as_ref().map(|patched| &patched.patch[..]);
+                let patch = patch.filter(|patch| whole.is_some_and(|it| patch.len() < it.len()));
+                BatchWrite { place, key, value: patch.or(whole), is_patch: patch.is_some() }
+            })
         })
     }
 
@@ -111,7 +187,7 @@ impl Writes {
         for Undo { keyspace, key, before } in self.undo.drain(writes..).rev() {
             let Some((_, values)) = self.keyspaces.get_mut(&keyspace) else { continue };
             match before {
-                Some(value) => values.insert(key, value),
+                Some(own) => values.insert(key, own),
                 None => values.remove(&key),
             };
         }

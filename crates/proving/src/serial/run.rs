@@ -72,15 +72,21 @@ impl Ground<'_> {
         Record { id, began: self.tick(), ..Record::default() }
     }
 
-    /// A value that names its writer, of a length that changes.
+    /// A value that names its writer at both ends, of a length that changes.
     fn value(&self, id: u64, random: &mut Random) -> Vec<u8> {
         let mut value = id.to_be_bytes().to_vec();
         value.resize(8 + random.below(self.value_bytes), 7);
+        if value.len() >= 16 {
+            value.truncate(value.len() - 8);
+            value.extend_from_slice(&id.to_be_bytes());
+        }
         value
     }
 
     fn writer(value: &[u8]) -> u64 {
-        u64::from_be_bytes(value[..8].try_into().expect("it has a writer"))
+        let (first, last) = (&value[..8], &value[value.len() - 8..]);
+        assert!(value.len() < 16 || first == last, "a value of two writers");
+        u64::from_be_bytes(first.try_into().expect("it has a writer"))
     }
 
     /// Reads and writes in a transaction; the record has what was read even if it did not commit.
@@ -183,14 +189,37 @@ impl Ground<'_> {
         key: usize,
         random: &mut Random,
     ) -> spinney::Result<()> {
+        let (keyspace, name) = (self.keyspace(key), Self::name(key));
+        if random.one_in(3) && self.patch(transaction, record, key)? {
+            return Ok(());
+        }
         let is_value = !random.one_in(5);
         record.writes.push((key, is_value));
-        let (keyspace, name) = (self.keyspace(key), Self::name(key));
         if is_value {
             transaction.insert(keyspace, name, self.value(record.id, random))
         } else {
             transaction.remove(keyspace, name)
         }
+    }
+
+    /// Writes its name into both ends of a value, if there is one.
+    fn patch(
+        &self,
+        transaction: &mut Transaction,
+        record: &mut Record,
+        key: usize,
+    ) -> spinney::Result<bool> {
+        let (keyspace, name) = (self.keyspace(key), Self::name(key));
+        let value = transaction.get(keyspace, name)?;
+        record.reads.push((key, value.as_deref().map(Self::writer)));
+        let Some(value) = value else { return Ok(false) };
+        let id = record.id.to_be_bytes();
+        if value.len() >= 16 {
+            assert!(transaction.patch(keyspace, name, value.len() - 8, id)?);
+        }
+        assert!(transaction.patch(keyspace, name, 0, id)?);
+        record.writes.push((key, true));
+        Ok(true)
     }
 
     fn transaction(&self, random: &mut Random, outcome: &mut Outcome) {

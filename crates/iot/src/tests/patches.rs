@@ -1,0 +1,255 @@
+//! Patches: what they leave to older readers, and what a replay makes of them.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::task::Poll;
+
+use spinney_base::runtime::SplitMix;
+use spinney_base::{Lsn, ValueRef};
+use spinney_engine::{
+    Cell, Chunk, Engine as _, Found, Patch, ScanRequest, SnapshotNumber, Versioned as _, Write,
+};
+use spinney_ssn::{Image, Sight, Transaction};
+use spinney_sync::hash_key;
+
+use super::{KEYSPACE, MUCH, Model, World, key};
+
+/// What is done to a key.
+#[derive(Clone, Debug)]
+enum Change {
+    Put(Vec<u8>),
+    Remove,
+    /// Parts: where each begins, and its bytes.
+    Patch(Vec<(usize, Vec<u8>)>),
+}
+
+impl Change {
+    fn encoded(&self) -> Option<Vec<u8>> {
+        match self {
+            Change::Put(value) => Some(value.clone()),
+            Change::Remove => None,
+            Change::Patch(parts) => {
+                let mut patch = Vec::new();
+                parts.iter().for_each(|(offset, bytes)| Patch::push(&mut patch, *offset, bytes));
+                Some(patch)
+            }
+        }
+    }
+
+    fn apply(&self, model: &mut Model, key: &[u8]) {
+        match self {
+            Change::Put(value) => _ = model.insert(key.to_vec(), value.clone()),
+            Change::Remove => _ = model.remove(key),
+            Change::Patch(parts) => {
+                let value = model.get_mut(key).unwrap();
+                for (offset, bytes) in parts {
+                    value[*offset..offset + bytes.len()].copy_from_slice(bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Applies a change as the database does. Says whether it was one of what is there.
+fn apply(world: &World, key: &[u8], change: &Change) -> bool {
+    let value = change.encoded();
+    let value = value.as_deref().map(ValueRef::inline);
+    let write = Write { key, hash: hash_key(KEYSPACE, key), value };
+    let prepared = world.engine.prepare(&write).unwrap();
+    if let Change::Patch(_) = change {
+        return world.engine.patch(&write, prepared, SnapshotNumber::NONE);
+    }
+    world.engine.apply(&write, prepared, Lsn::ZERO, SnapshotNumber::NONE);
+    true
+}
+
+/// Writes while transactions run.
+fn write(world: &World, key: &[u8], change: &Change) {
+    let certifier = &world.engine.context.certifier;
+    let mut writer: Transaction<Cell> = certifier.begin_plain().unwrap();
+    let value = change.encoded().unwrap_or_default();
+    let cell = world.engine.cell(key, &value);
+    assert!(matches!(writer.poll_own(&cell, None), Poll::Ready(Ok(()))));
+    writer.draw().unwrap();
+    writer.certify().unwrap();
+    writer.decide();
+    writer.publish(|_| {
+        assert!(apply(world, key, change), "it fits");
+        if let Change::Remove = change { Image::Tombstone } else { Image::Value }
+    });
+    writer.finish();
+}
+
+fn read(world: &World, key: &[u8], sight: Sight) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let seen = world.engine.read_at(key, sight, &mut out).unwrap();
+    (seen.found != Found::Absent).then_some(out)
+}
+
+fn range(world: &World, sight: Sight) -> Model {
+    let request = ScanRequest {
+        lower: Bound::Unbounded,
+        records_wanted: usize::MAX,
+        records_max: usize::MAX,
+        bytes_max: usize::MAX,
+        keys_only: false,
+        ..ScanRequest::FIRST_KEY
+    };
+    let mut chunk = Chunk::default();
+    world.engine.scan_at(&request, sight, &mut |_| {}, &mut chunk).unwrap();
+    let record = |index| {
+        let (key, value) = chunk.get(index);
+        (key.to_vec(), value.bytes.to_vec())
+    };
+    (0..chunk.len()).map(record).collect()
+}
+
+fn begin(world: &World) -> Transaction<Cell> {
+    world.engine.context.certifier.begin().unwrap()
+}
+
+fn collect(world: &World) {
+    let certifier = &world.engine.context.certifier;
+    world.engine.collect(certifier.contexts().horizon(certifier.clock()), usize::MAX);
+}
+
+#[test]
+fn what_is_kept_is_as_small_as_the_part() {
+    let world = World::new(MUCH, false);
+    let before = vec![1; 2000];
+    world.put(b"k", &before);
+    let reader = begin(&world);
+    let patch = |length: usize| Change::Patch(vec![(1500 - length, vec![2; length])]);
+    write(&world, b"k", &patch(8));
+    let small = world.engine.older_bytes();
+    assert!(small < 128, "{small} bytes of an older image of 16");
+    write(&world, b"k", &patch(900));
+    assert_eq!(world.engine.older_bytes(), 2 * small + 892);
+    // The whole value, where parts are half of it.
+    write(&world, b"k", &patch(1000));
+    assert_eq!(world.engine.older_bytes(), 3 * small + 892 + 1984);
+    assert_eq!(read(&world, b"k", reader.sight()).unwrap(), before);
+    assert_eq!(range(&world, reader.sight())[&b"k"[..]], before);
+    drop(reader);
+    collect(&world);
+    assert_eq!(world.engine.older_bytes(), 0);
+    assert_eq!(world.get(b"k").unwrap()[..1500], [&[1; 500][..], &[2; 1000]].concat());
+}
+
+/// Draws what is done to a key: patches of one part or several, of a value that is there.
+fn draw(random: &mut SplitMix, value: Option<&Vec<u8>>) -> Change {
+    let mut draw = |most: usize| random.next_u64() as usize % most;
+    match value {
+        Some(value) if value.len() >= 16 && draw(8) > 0 => {
+            let third = value.len() / 3;
+            let parts = (0..1 + draw(3)).map(|number| {
+                let most = if draw(3) > 0 { third.min(12) } else { third };
+                let length = 1 + draw(most);
+                let offset = number * third + draw(third - length + 1);
+                (offset, vec![draw(250) as u8; length])
+            });
+            Change::Patch(parts.collect())
+        }
+        _ if draw(4) == 0 => Change::Remove,
+        _ => {
+            let most = [30, 300, 2000][draw(3)];
+            Change::Put(vec![draw(250) as u8; draw(most)])
+        }
+    }
+}
+
+/// Random changes, splits, joins and collections beside readers at several begin stamps, compared with maps of them.
+#[test]
+fn readers_of_many_moments_agree_with_maps() {
+    for seed in 0..30 {
+        let (world, mut model) = (World::new(MUCH, false), Model::new());
+        let mut random = SplitMix(seed);
+        let keys = [1, 8, 60][seed as usize % 3];
+        let mut readers: Vec<(Transaction<Cell>, Model)> = vec![(begin(&world), Model::new())];
+        for step in 0..2000 {
+            let key = key(random.next_u64() % keys);
+            let change = draw(&mut random, model.get(&key));
+            write(&world, &key, &change);
+            change.apply(&mut model, &key);
+            let at = random.next_u64() as usize % (readers.len() + 1);
+            match random.next_u64() % 24 {
+                0..3 if readers.len() < 12 => readers.push((begin(&world), model.clone())),
+                3..5 if at < readers.len() => drop(readers.swap_remove(at)),
+                5..9 if at < readers.len() => {
+                    let (reader, model) = &readers[at];
+                    let found = range(&world, reader.sight());
+                    assert!(found == *model, "seed {seed}, step {step}");
+                    for number in 0..keys {
+                        let key = super::key(number);
+                        let found = read(&world, &key, reader.sight());
+                        assert_eq!(found.as_ref(), model.get(&key), "seed {seed}, step {step}");
+                    }
+                }
+                9 => collect(&world),
+                10 => _ = world.engine.tree.join_some(&[], usize::MAX),
+                11 if step % 7 == 0 => world.checkpoint(),
+                _ => {}
+            }
+        }
+        assert!(world.all() == model, "seed {seed}");
+        drop(readers);
+        collect(&world);
+        assert_eq!((world.engine.older_bytes(), world.engine.tree.cells.used()), (0, 0));
+        world.check(&model);
+        world.checkpoint();
+        world.after_crash().check(&model);
+    }
+}
+
+/// An image has any of the states from its redo LSN on. What is replayed above that leads to the last one.
+#[test]
+fn a_replay_over_later_images_ends_with_the_last_state() {
+    for seed in 0..60 {
+        let mut random = SplitMix(seed);
+        let (mut model, mut log, mut states) = (Model::new(), Vec::new(), vec![Model::new()]);
+        for _ in 0..60 {
+            let key = key(random.next_u64() % 4);
+            let change = match random.next_u64() % 12 {
+                0 => Change::Remove,
+                _ => draw(&mut random, model.get(&key)),
+            };
+            change.apply(&mut model, &key);
+            log.push((key, change));
+            states.push(model.clone());
+        }
+        let redo = random.next_u64() as usize % log.len();
+        let world = World::new(MUCH, false);
+        // Each key as of some moment of its own.
+        let mut image: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::new();
+        for number in 0..4 {
+            let at = redo + random.next_u64() as usize % (log.len() - redo + 1);
+            let key = key(number);
+            image.insert(key.clone(), states[at].get(&key).cloned());
+        }
+        for (key, value) in image {
+            if let Some(value) = value {
+                world.put(&key, &value);
+            }
+        }
+        for _ in 0..2 {
+            for (key, change) in &log[redo..] {
+                apply(&world, key, change);
+            }
+            assert!(world.all() == model, "seed {seed}");
+        }
+        world.check(&model);
+    }
+}
+
+/// The bytes of a pointer are no value.
+#[test]
+fn pointers_are_not_patched() {
+    let world = World::new(MUCH, false);
+    world.put_large(b"k", &[7; 9000]);
+    assert!(!apply(&world, b"k", &Change::Patch(vec![(0, vec![1; 8])])));
+    assert!(!apply(&world, b"other", &Change::Patch(vec![(0, vec![1])])));
+    assert_eq!(world.get(b"k").unwrap(), [7; 9000]);
+    world.put(b"short", b"abc");
+    assert!(!apply(&world, b"short", &Change::Patch(vec![(0, vec![1]), (2, vec![1, 2])])));
+    assert_eq!(world.get(b"short").unwrap(), b"abc");
+}
