@@ -73,7 +73,7 @@ impl Local {
         }
     }
 
-    /// Collects the first ended versions, at most so many as `most` says.
+    /// Collects the first ended versions, `most` at most.
     pub(crate) fn collect(&mut self, heap: &Heap, most: usize) {
         let contexts = heap.certifier.contexts();
         self.horizon = contexts.horizon(heap.certifier.clock());

@@ -232,7 +232,7 @@ impl Node {
     }
 }
 
-/// One or two nodes in the place of one that has changed, or none.
+/// What replaces a node that has changed: one node, two, or none.
 type Parts = Vec<Arc<Node>>;
 
 /// A change of one entry.
@@ -352,7 +352,7 @@ impl Index {
         self.bytes.fetch_sub(node.bytes(), Relaxed);
     }
 
-    /// Makes what comes in the place of a node.
+    /// Makes what replaces a node.
     fn changed(&self, node: &Node, key: &[u8], change: Change) -> Parts {
         let at = node.find(key);
         let mut entries = node.entries();

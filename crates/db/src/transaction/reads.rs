@@ -146,20 +146,21 @@ impl Reads {
     fn conflict_as(&mut self, state: &State, cause: Cause, error: &Error) -> Error {
         let text = "the transaction cannot commit; run it again";
         let error = error.clone().wrap(ErrorKind::Conflict, text);
+        self.end_in_conflict(state, cause, error)
+    }
+
+    /// Notes a conflict, which stays. Returns its error.
+    pub(super) fn conflict(&mut self, state: &State, cause: Cause) -> Error {
+        self.end_in_conflict(state, cause, conflict(cause))
+    }
+
+    /// Ends the transaction with a conflict, which is counted once. Returns the first error.
+    fn end_in_conflict(&mut self, state: &State, cause: Cause, error: Error) -> Error {
         if self.ended.is_none() {
             state.writers.transactions.count_conflict(cause);
         }
         self.part = None;
         self.ended.get_or_insert(error).clone()
-    }
-
-    /// Notes a conflict, which stays. Returns its error.
-    pub(super) fn conflict(&mut self, state: &State, cause: Cause) -> Error {
-        if self.ended.is_none() {
-            state.writers.transactions.count_conflict(cause);
-        }
-        self.part = None;
-        self.ended.get_or_insert_with(|| conflict(cause)).clone()
     }
 
     /// Reads a key as of a moment at which everything noted was so. Appends its value to `out`.
