@@ -2,8 +2,8 @@
 //!
 //! Of TreeLine, [`factors`] is figures 8 and 10 (what each technique gains where it should matter),
 //! [`segments`] is figure 9 and section 5.4.2 (what page grouping makes of keys). [`tiered`] is what
-//! Tiered-Indexing shows of B+trees, and [`index_organized`] is what Index-Organized shows of records
-//! with columns.
+//! Tiered-Indexing shows of B+trees, and [`index_organized`] is what Index-Organized shows of storage
+//! models.
 //!
 //! The papers' machine had a faster disk and its data sets were larger, so ratios are comparable
 //! and rates are not.

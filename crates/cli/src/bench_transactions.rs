@@ -34,8 +34,9 @@ const PEERS: [&str; 5] = ["rocksdb", "fjall", "redb", "canopydb", "sqlite"];
 #[derive(Debug, Args)]
 pub(crate) struct TpccArguments {
     /// Transactions: full (45 % New-Order, 43 % Payment, 4 % of each other), new-order, ra (90 %
-    /// New-Order, 10 % Stock-Level), rb (50 % of both) or rc (Query 2 of the CH-benCHmark in every
-    /// other thread, New-Order in the others)
+    /// New-Order, 10 % Stock-Level), rb (50 % of both), rc (Query 2 of the CH-benCHmark in every
+    /// other thread, New-Order in the others) or one-query (Query 2 in the first thread, New-Order
+    /// in the others)
     #[arg(long, default_value = "full")]
     mix: Mix,
     /// Number of warehouses

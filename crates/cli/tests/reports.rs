@@ -589,6 +589,10 @@ fn e5_a_benchmark_checks_everything_first() {
         (&["paper", "turtle", "fig9"], "no fig9 of turtle"),
         (&["paper", "index-organized", "fig9", "--dir", there], "fig10"),
         (&["paper", "index-organized", "--dir", there, "--update-columns", "11"], "columns"),
+        (&["paper", "index-organized", "fig4", "--dir", there, "--nodes", "1M"], "--nodes"),
+        (&["paper", "index-organized", "fig11", "--dir", there, "--scale", "0"], "--scale"),
+        (&["paper", "index-organized", "--dir", there, "--stores", "row,row"], "a store twice"),
+        (&["paper", "index-organized", "--dir", there, "--durations", "2,1"], "--durations"),
         (&["paper", "tiered", "--engines", "oak,treeline", "--dir", there], "has no oak"),
         (&["paper", "tiered", "fig11", "--dir", there], "fig21"),
         (

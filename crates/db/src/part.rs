@@ -9,18 +9,33 @@
 //! 1. The keyspaces that were touched stay open: cells are theirs.
 //! 2. Everything noted is the newest with a stamp of at most the begin stamp.
 
-use std::ops::{Bound, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use spinney_base::shim::atomic::Ordering::SeqCst;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
-use spinney_engine::{Cell, Chunk, Found, ScanRequest};
+use spinney_engine::{Cell, Chunk, Found, ScanRequest, Whereabouts};
 use spinney_ssn::{NEVER, Sight, Stamp, Transaction};
 
 use crate::guards::Span;
 use crate::keyspace_state::KeyspaceState;
 use crate::options::Isolation;
 use crate::versions::{Versions, is_over};
+
+/// Keys that there is room for from the start, and bytes of one.
+const KEYS_EXPECTED: usize = 32;
+const KEY_BYTES_EXPECTED: usize = 16;
+
+/// A key that was read.
+#[derive(Debug)]
+struct KeyRead {
+    /// Index of the keyspace.
+    keyspace: usize,
+    /// Where its bytes lie.
+    key: Range<usize>,
+    /// Where the engine has seen it.
+    place: Whereabouts,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -31,8 +46,7 @@ pub(crate) struct Part {
     pub(crate) is_mixed: bool,
     isolation: Isolation,
     keyspaces: Vec<Arc<KeyspaceState>>,
-    /// Keys that were read: the index of the keyspace, and where in `bytes` it lies.
-    keys: Vec<(usize, Range<usize>)>,
+    keys: Vec<KeyRead>,
     bytes: Vec<u8>,
     /// Ranges that were read, with the index of the keyspace.
     spans: Vec<(usize, Span)>,
@@ -56,21 +70,19 @@ impl Part {
             is_mixed: false,
             isolation,
             keyspaces: Vec::new(),
-            keys: Vec::new(),
-            bytes: Vec::new(),
+            keys: Vec::with_capacity(KEYS_EXPECTED),
+            bytes: Vec::with_capacity(KEYS_EXPECTED * KEY_BYTES_EXPECTED),
             spans: Vec::new(),
             has_scanned: false,
             versions: versions.clone(),
         };
         let certifier = &versions.certifier;
-        part.transaction = Some(match isolation {
-            Isolation::Serializable => certifier.begin()?,
-            Isolation::Snapshot => certifier.begin_snapshot()?,
-        });
+        part.transaction = Some(certifier.begin()?);
         Ok(part)
     }
 
-    /// Whether what it reads matters to its commit.
+    /// Whether what it reads matters to its commit. Under snapshot isolation it is noted nowhere, so nothing comes before
+    /// this transaction and nothing behind it: it fails only where another has updated a record first.
     pub(crate) fn is_certified(&self) -> bool {
         self.isolation == Isolation::Serializable
     }
@@ -128,7 +140,8 @@ impl Part {
         if is_certified {
             let from = self.bytes.len();
             self.bytes.extend_from_slice(key);
-            self.keys.push((index, from..self.bytes.len()));
+            let key = from..self.bytes.len();
+            self.keys.push(KeyRead { keyspace: index, key, place: seen.place });
             if let Some(successor) = seen.successor {
                 transaction.note_older(successor)?;
             }
@@ -176,16 +189,15 @@ impl Part {
 
     /// Returns the least pi of the overwriters of what was read, with stamps of at most `limit`.
     pub(crate) fn overwritten(&self, sight: Sight, limit: Stamp) -> Stamp {
-        let look = |index: usize, range: (Bound<&[u8]>, Bound<&[u8]>)| {
-            let versioned = self.keyspaces[index].engine.versioned().expect("it has versions");
-            versioned.overwritten(range, sight, limit)
-        };
-        let keys = self.keys.iter().map(|(index, range)| {
-            let key = &self.bytes[range.clone()];
-            look(*index, (Bound::Included(key), Bound::Included(key)))
+        let of =
+            |keyspace: usize| self.keyspaces[keyspace].engine.versioned().expect("it has versions");
+        let keys = self.keys.iter().map(|read| {
+            let key = &self.bytes[read.key.clone()];
+            of(read.keyspace).overwritten_at(key, read.place, sight, limit)
         });
-        let spans = self.spans.iter().map(|(index, (lower, upper))| {
-            look(*index, (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice)))
+        let spans = self.spans.iter().map(|(keyspace, (lower, upper))| {
+            let range = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
+            of(*keyspace).overwritten(range, sight, limit)
         });
         keys.chain(spans).fold(NEVER, Stamp::min)
     }

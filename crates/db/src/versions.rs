@@ -129,12 +129,7 @@ impl Versions {
         if versioned.older_bytes() > most && self.certifier.contexts().abort_oldest() {
             versioned.collect(self.horizon(), usize::MAX);
         }
-        let has_more = versioned.older_bytes() < before;
-        if has_more {
-            // That was before.
-            _ = keyspace.memory.take_lacked();
-        }
-        has_more
+        versioned.older_bytes() < before
     }
 
     /// Begins a plain write, under its stripes. It waits while all contexts are taken: others that write plainly

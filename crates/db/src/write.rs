@@ -306,13 +306,14 @@ impl State {
         parts.values().for_each(|(keyspace, bytes)| lend(keyspace, bytes));
     }
 
-    /// Lets keyspaces have the memory that these writes have lacked; says whether all may have it now.
+    /// Lets a keyspace have the memory that one of these writes has lacked; says whether the write may be tried again. Where
+    /// others can give none, older images make room.
     fn lend_lacked(&self, writes: &[KeyspaceWrite<'_>]) -> bool {
         let who = (&self.keyspaces, &self.runtime);
         // Of a keyspace only its first write says so.
         let lend = |write: &KeyspaceWrite<'_>| {
-            let is_relieved = self.versions.relieve(write.keyspace);
-            if is_relieved { Some(true) } else { self.memory.lend_lacked(who, write.keyspace) }
+            let is_lent = self.memory.lend_lacked(who, write.keyspace)?;
+            Some(is_lent || self.versions.relieve(write.keyspace))
         };
         // What another thread has lacked this one may have been lent as well.
         writes.iter().find_map(lend).unwrap_or(true)
@@ -498,13 +499,16 @@ impl State {
             None => self.versions.begin_plain(),
         };
         let is_plain = part.is_none();
-        let of_versions = writes.iter().filter_map(|write| {
+        let mut cells = Vec::with_capacity(writes.len());
+        cells.extend(writes.iter().filter_map(|write| {
             let versioned = write.keyspace.engine.versioned()?;
             let Write { key, hash, value } = write.write;
-            let cell = versioned.cell(key, value.map_or(&[][..], |value| value.bytes));
+            let mut prepared = write.prepared.get();
+            let cell =
+                versioned.cell(key, value.map_or(&[][..], |value| value.bytes), &mut prepared);
+            write.prepared.set(prepared);
             Some(Written { versioned, cell, key, hash })
-        });
-        let cells: Vec<Written<'_>> = of_versions.collect();
+        }));
         let reads = part.as_deref();
         while let Err(error) = self.versions.certify(&mut transaction, &cells, reads) {
             if !is_plain {

@@ -57,7 +57,7 @@ pub use spinney_extent::values::{Pin, Values};
 pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store, mend_copied_slots};
 pub use spinney_ssn::Certifier;
 pub use stats::{EngineStats, PagesByKind, PreImageStats, TurtleStats, VerifyReport, Watch};
-pub use versioned::{Cell, OlderImage, SeenAt, Versioned};
+pub use versioned::{Cell, OlderImage, SeenAt, UndoBytes, Versioned, Whereabouts};
 
 use std::fmt::Debug;
 use std::sync::Arc;

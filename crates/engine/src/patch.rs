@@ -10,8 +10,6 @@
 //!
 //! Example: `070` at 5: `05 00 00 00  03 00 00 00  30 37 30`.
 
-use std::ops::Range;
-
 /// A list of parts. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patch<'a>(&'a [u8]);
@@ -70,14 +68,14 @@ impl<'a> Patch<'a> {
         fits
     }
 
-    /// Appends the patch that takes this one back from a value which it fits. `old` appends the bytes of a range of the
-    /// value as they are before.
-    pub fn undo(self, out: &mut Vec<u8>, mut old: impl FnMut(Range<usize>, &mut Vec<u8>)) {
-        let mut replaced = Vec::new();
+    /// Makes of a copy of the list the patch that takes this one back from a value which it fits. `old` copies bytes of the
+    /// value, as they are before, from an offset on.
+    pub fn undo(self, copy: &mut [u8], mut old: impl FnMut(usize, &mut [u8])) {
+        let mut left = copy;
         for (offset, bytes) in self.parts() {
-            replaced.clear();
-            old(offset..offset + bytes.len(), &mut replaced);
-            Self::push(out, offset, &replaced);
+            let (part, rest) = left.split_at_mut(Self::PART_BYTES + bytes.len());
+            old(offset, &mut part[Self::PART_BYTES..]);
+            left = rest;
         }
     }
 
@@ -117,8 +115,8 @@ mod tests {
         Patch::push(&mut list, 2, b"zz");
         let patch = Patch::parse(&list).unwrap();
         let mut value = b"abcd".to_vec();
-        let mut undo = Vec::new();
-        patch.undo(&mut undo, |range, out| out.extend_from_slice(&value[range]));
+        let mut undo = list.clone();
+        patch.undo(&mut undo, |from, out| out.copy_from_slice(&value[from..from + out.len()]));
         assert!(patch.lay_over(&mut value));
         assert_eq!((&value[..], patch.end()), (&b"axzz"[..], 4));
         assert!(Patch::parse(&undo).unwrap().lay_over(&mut value));

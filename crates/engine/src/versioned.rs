@@ -13,10 +13,15 @@
 use std::fmt::Debug;
 use std::ops::Bound;
 
+use smallvec::SmallVec;
 use spinney_base::Result;
 use spinney_ssn::{CellRef, Kept, Sight, Stamp, Successor};
 
 use crate::{Chunk, Found, OwnedValue, Prepared, ScanRequest, SnapshotNumber, Write};
+
+/// The bytes of a patch: of a short one without memory of their own, so that versions of a counter lie side by side, a
+/// cache line each.
+pub type UndoBytes = SmallVec<[u8; 24]>;
 
 /// An older image of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +31,7 @@ pub enum OlderImage {
     /// The value, or the pointer to it.
     Whole(OwnedValue),
     /// The [`Patch`](crate::Patch) that leads from the value of the next version to this one's.
-    Undo(Box<[u8]>),
+    Undo(UndoBytes),
 }
 
 impl Kept for OlderImage {
@@ -34,17 +39,40 @@ impl Kept for OlderImage {
         match self {
             OlderImage::Absent => 0,
             OlderImage::Whole(value) => value.bytes.capacity() as u64,
-            OlderImage::Undo(undo) => undo.len() as u64,
+            OlderImage::Undo(undo) => {
+                if undo.spilled() {
+                    undo.capacity() as u64
+                } else {
+                    0
+                }
+            }
         }
     }
 
     fn is_whole(&self) -> bool {
         !matches!(self, OlderImage::Undo(_))
     }
+
+    fn prefetch(&self) {
+        let bytes = match self {
+            OlderImage::Absent => &[],
+            OlderImage::Whole(value) => &value.bytes[..],
+            // Short ones lie with the stamps.
+            OlderImage::Undo(undo) if undo.spilled() => &undo[..],
+            OlderImage::Undo(_) => &[],
+        };
+        if let Some(first) = bytes.first() {
+            spinney_sync::prefetch(first);
+        }
+    }
 }
 
 /// Handle of the stamps of a record.
 pub type Cell = CellRef<OlderImage>;
+
+/// Where an engine has seen a record, in words with a meaning of its own: a guess, which saves it a search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Whereabouts(pub [u64; 2]);
 
 /// What a transaction has seen at its begin stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +81,16 @@ pub struct SeenAt {
     pub found: Found,
     /// Its overwriter, if it was not the newest.
     pub successor: Option<Successor>,
+    /// For [`Versioned::overwritten_at`].
+    pub place: Whereabouts,
 }
 
 /// What an engine with versions does for transactions. [`Engine::apply`](crate::Engine::apply) keeps the image
 /// that it replaces where the owner of the cell publishes, and so does [`Versioned::patch`], or what leads back to it.
 pub trait Versioned: Send + Sync + Debug {
     /// Returns the cell of a key, which it gets if it has none, also without a value. It is about to be written: room is
-    /// kept for `value`.
-    fn cell(&self, key: &[u8], value: &[u8]) -> Cell;
+    /// kept for `value`, and the engine may note in what it has prepared where the record is.
+    fn cell(&self, key: &[u8], value: &[u8], prepared: &mut Prepared) -> Cell;
 
     /// Makes a write visible, as [`Engine::apply`](crate::Engine::apply) does, whose value is a [`Patch`](crate::Patch) of
     /// the key's value. Returns false, and changes nothing, where the key has no value, a large one, or one that the
@@ -90,6 +120,9 @@ pub trait Versioned: Send + Sync + Debug {
     /// [`NEVER`](spinney_ssn::NEVER) if there are none. Waits for transactions that commit with lesser ones.
     fn overwritten(&self, range: (Bound<&[u8]>, Bound<&[u8]>), sight: Sight, limit: Stamp)
     -> Stamp;
+
+    /// Returns the same of one key that was read.
+    fn overwritten_at(&self, key: &[u8], place: Whereabouts, sight: Sight, limit: Stamp) -> Stamp;
 
     /// Returns the place of the gap that a key lies in. A writer asks once it has drawn its commit stamp.
     fn gap_of(&self, key: &[u8]) -> u64;

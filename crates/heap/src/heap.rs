@@ -50,6 +50,17 @@ pub struct HeapMemory {
     pub log: u64,
 }
 
+/// Versions of the records of a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chains {
+    /// Records.
+    pub records: u64,
+    /// Records that have older versions.
+    pub with_older: u64,
+    /// Older versions of all.
+    pub older: u64,
+}
+
 impl HeapMemory {
     /// Returns the sum.
     #[must_use]
@@ -163,12 +174,7 @@ impl Heap {
             store.head(record).thaw();
             count += 1;
         }
-        let every = of.index.scan(
-            std::ops::Bound::Unbounded,
-            std::ops::Bound::Unbounded,
-            spinney_art::Direction::Forward,
-        );
-        let (mut every, mut at) = (every, 0_usize);
+        let (mut every, mut at) = (of.every(), 0_usize);
         while let Some((key, _)) = every.next() {
             if at > 0 && at.is_multiple_of(LOADED_KEYS) {
                 of.gaps.append(key);
@@ -185,6 +191,21 @@ impl Heap {
     pub fn flush(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         log.ensure_durable(log.last_lsn())
+    }
+
+    /// Counts the versions of a table. Beside transactions the numbers are of no one moment.
+    #[must_use]
+    pub fn chains(&self, table: usize) -> Chains {
+        let of = &self.tables[table];
+        let (mut every, mut chains) = (of.every(), Chains::default());
+        while let Some((_, leaf)) = every.next() {
+            let head = of.store().head(u32::try_from(leaf).unwrap_or(0));
+            let older = self.undo.length(head.older());
+            chains.records += 1;
+            chains.with_older += u64::from(older > 0);
+            chains.older += older;
+        }
+        chains
     }
 
     /// Returns how many records a table has that a transaction may find, removed ones included

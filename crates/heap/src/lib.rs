@@ -65,7 +65,7 @@ mod transaction;
 mod undo;
 mod write;
 
-pub use heap::{Heap, HeapMemory};
+pub use heap::{Chains, Heap, HeapMemory};
 pub use schema::{COLUMNS_MAX, Columns, KEY_BYTES_MAX, Layout, ROW_BYTES_MAX, Schema};
 pub use session::{Ran, Session};
 pub use transaction::{Scan, Transaction, Visitor};

@@ -100,6 +100,11 @@ impl Table {
         self.index.source()
     }
 
+    /// Returns all entries of the index, in the order of their keys.
+    pub(crate) fn every(&self) -> spinney_art::Scan<'_, Store> {
+        self.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward)
+    }
+
     /// Returns the number of the record that a key leads to.
     #[inline]
     pub(crate) fn find(&self, key: &[u8]) -> Option<u32> {

@@ -322,6 +322,34 @@ fn copies_are_of_one_version() {
 
 /// An entry that is not in the index yet is not collected by a session that knew its number before.
 #[test]
+fn older_versions_are_counted() {
+    for layout in Layout::ALL {
+        let heap = Heap::new(layout, &[schema()], u64::MAX, None).unwrap();
+        let (mut reader, mut writer) = (heap.session(), heap.session());
+        let mut numbers = 0..5;
+        let load = heap.load(0, |next, values| {
+            let Some(number) = numbers.next() else { return Ok(false) };
+            next.extend_from_slice(&key(number));
+            values.extend_from_slice(&row(0));
+            Ok(true)
+        });
+        assert_eq!(load.unwrap(), 5);
+        let mut put = |number: u8, value: u8| {
+            let mut transaction = writer.begin().unwrap();
+            transaction.put(0, &key(number), &row(value)).unwrap();
+            transaction.commit().unwrap();
+        };
+        let transaction = reader.begin().unwrap();
+        // Nothing that ended is collected while it runs.
+        (1..4).for_each(|value| put(1, value));
+        put(3, 1);
+        let chains = Chains { records: 5, with_older: 2, older: 4 };
+        assert_eq!(heap.chains(0), chains, "{layout:?}");
+        drop(transaction);
+    }
+}
+
+#[test]
 fn entries_are_not_collected_before_they_are_linked() {
     let heap = Heap::new(Layout::Row, &[schema()], u64::MAX, None).unwrap();
     let (mut one, mut other) = (heap.session(), heap.session());

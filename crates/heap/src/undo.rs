@@ -248,6 +248,21 @@ impl Undo {
         None
     }
 
+    /// Counts the versions of a chain, which may be changed meanwhile.
+    pub(crate) fn length(&self, first: u64) -> u64 {
+        let (mut at, mut last, mut count) = (first, Stamp::MAX, 0);
+        while at != 0 {
+            let block = self.block(at);
+            let end = block.successor().end;
+            // Else it was freed, and is of another chain.
+            if end >= last {
+                break;
+            }
+            (last, at, count) = (end, block.next(), count + 1);
+        }
+        count
+    }
+
     /// Bytes of blocks that hold versions.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -282,7 +297,9 @@ mod tests {
                 undo.block(*address).begin(Version::present(at as u64), successor, first, 0);
                 first = *address;
             }
+            assert_eq!(undo.length(first), 100);
             assert_eq!(undo.trim(&mut pool, first, 50), first);
+            assert_eq!(undo.length(first), 50);
             assert_eq!(undo.find(first, Version::present(70)).unwrap().end, 71);
             assert_eq!(undo.find(first, Version::present(20)), None);
             assert_eq!(undo.trim(&mut pool, first, 100), 0, "round {round}");

@@ -16,6 +16,7 @@ use spinney_preimages::PreImages;
 use crate::gaps::Gaps;
 use crate::image::{IMAGE, Payload};
 use crate::memory::{Memory, RECORD_OVERHEAD};
+use crate::near::{Near, reserved_in};
 use crate::tree::Tree;
 use crate::versions::Queue;
 
@@ -231,7 +232,7 @@ impl Engine for Iot {
     }
 
     fn cancel(&self, _write: &Write<'_>, prepared: Prepared) {
-        self.memory.release(prepared.0[0]);
+        self.memory.release(reserved_in(prepared));
     }
 
     fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn, newest: SnapshotNumber) {
@@ -239,9 +240,10 @@ impl Engine for Iot {
         if let Some(pointer) = write.value.filter(|value| value.large) {
             self.values.applied(pointer.bytes, 0);
         }
+        let near = Near::noted_in(prepared);
         let replaced = match write.value {
-            Some(value) => self.tree.put(write.key, value),
-            None => self.tree.remove(write.key),
+            Some(value) => self.tree.put(write.key, value, near),
+            None => self.tree.remove(write.key, near),
         };
         self.cancel(write, prepared);
         self.set_dirty(true);

@@ -1,4 +1,4 @@
-//! The index: which leaf a key lies in. Its nodes never change, so readers neither latch nor validate them.
+//! The index: which leaf a key lies in. The keys of its nodes never change, so readers neither latch nor validate them.
 //!
 //! ```text
 //!   root -> [ "" | cat | mole ]                        each entry: where it begins, and what is below
@@ -16,7 +16,8 @@
 //! begins before all keys, so its key is not looked at.
 //!
 //! **Invariants**
-//! 1. A node never changes. A change makes new nodes on one way from the root, and puts a new root in place in one step.
+//! 1. A node never changes, but for the homes of the lowest: one word each. A change of keys makes new nodes on one way from
+//!    the root, and puts a new root in place in one step. A reader of the tree before meets a leaf of another incarnation.
 //! 2. The key of an entry is the first key of the node below it.
 //! 3. One thread changes the index at a time: it holds `changing` of the tree. Any number read it meanwhile.
 //!
@@ -30,7 +31,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::atomic::AtomicU64;
+use spinney_base::shim::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A block, in 24 bits, and the incarnation of its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,15 @@ impl Home {
     pub(crate) fn incarnation(self) -> u64 {
         self.0 >> BLOCK_BITS
     }
+
+    /// The word that it is kept as; never 0, for incarnations begin at 1.
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_word(word: u64) -> Home {
+        Home(word)
+    }
 }
 
 /// Most entries of a node. With more, a change copies more; with fewer, a search goes through more levels.
@@ -59,10 +70,29 @@ const SPARSE: usize = FANOUT / 4;
 const JOINED: usize = FANOUT / 4 * 3;
 const HEAD_BYTES: usize = 8;
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Below {
-    Leaves(Box<[Home]>),
+    Leaves(Box<[HomeWord]>),
     Nodes(Box<[Arc<Node>]>),
+}
+
+/// A home that may be replaced.
+#[derive(Debug)]
+struct HomeWord(AtomicU64);
+
+impl HomeWord {
+    fn new(home: Home) -> HomeWord {
+        HomeWord(AtomicU64::new(home.0))
+    }
+
+    #[inline]
+    fn get(&self) -> Home {
+        Home(self.0.load(Acquire))
+    }
+
+    fn set(&self, home: Home) {
+        self.0.store(home.0, Release);
+    }
 }
 
 #[derive(Debug)]
@@ -118,7 +148,7 @@ impl Node {
         let is_lowest = entries.first().is_none_or(|(_, child)| matches!(child, Child::Leaf(_)));
         let below = if is_lowest {
             let home = |(_, child): &(_, Child)| match child {
-                Child::Leaf(home) => *home,
+                Child::Leaf(home) => HomeWord::new(*home),
                 Child::Node(_) => unreachable!("all entries of a node are of one level"),
             };
             Below::Leaves(entries.iter().map(home).collect())
@@ -149,7 +179,7 @@ impl Node {
 
     fn child(&self, index: usize) -> Child {
         match &self.below {
-            Below::Leaves(homes) => Child::Leaf(homes[index]),
+            Below::Leaves(homes) => Child::Leaf(homes[index].get()),
             Below::Nodes(nodes) => Child::Node(nodes[index].clone()),
         }
     }
@@ -200,7 +230,7 @@ impl Node {
 
     fn last_home(&self) -> Option<Home> {
         match &self.below {
-            Below::Leaves(homes) => homes.last().copied(),
+            Below::Leaves(homes) => homes.last().map(HomeWord::get),
             Below::Nodes(nodes) => nodes.last()?.last_home(),
         }
     }
@@ -210,8 +240,8 @@ impl Node {
         let at = self.find(key);
         let before = at.checked_sub(1);
         match &self.below {
-            Below::Leaves(homes) if self.len() > 0 && self.key(at) < key => Some(homes[at]),
-            Below::Leaves(homes) => before.map(|before| homes[before]),
+            Below::Leaves(homes) if self.len() > 0 && self.key(at) < key => Some(homes[at].get()),
+            Below::Leaves(homes) => before.map(|before| homes[before].get()),
             Below::Nodes(nodes) => nodes[at]
                 .home_before(key)
                 .or_else(|| before.and_then(|before| nodes[before].last_home())),
@@ -224,7 +254,7 @@ impl Node {
         let within = |index: &usize| upper.is_none_or(|upper| self.key(*index) < upper);
         for index in (first..self.len()).take_while(within) {
             match &self.below {
-                Below::Leaves(homes) if self.key(index) >= lower => out.push(homes[index]),
+                Below::Leaves(homes) if self.key(index) >= lower => out.push(homes[index].get()),
                 Below::Leaves(_) => {}
                 Below::Nodes(nodes) => nodes[index].homes(lower, upper, out),
             }
@@ -238,6 +268,7 @@ type Parts = Vec<Arc<Node>>;
 /// A change of one entry.
 #[derive(Clone, Copy, Debug)]
 enum Change {
+    /// Of a key that is not there.
     Put(Home),
     Remove,
 }
@@ -268,7 +299,7 @@ impl Index {
         loop {
             let at = node.find(key);
             match &node.below {
-                Below::Leaves(homes) => return homes.get(at).copied(),
+                Below::Leaves(homes) => return homes.get(at).map(HomeWord::get),
                 Below::Nodes(nodes) => node = &nodes[at],
             }
         }
@@ -276,13 +307,18 @@ impl Index {
 
     /// Returns the leaf that begins at a key.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Home> {
+        self.with_home(key, HomeWord::get)
+    }
+
+    /// Calls `act` with the home of the leaf that begins at a key, if there is one.
+    fn with_home<T>(&self, key: &[u8], act: impl FnOnce(&HomeWord) -> T) -> Option<T> {
         let root = self.root.load();
         let mut node: &Node = &root;
         loop {
             let at = node.find(key);
             match &node.below {
                 Below::Leaves(homes) => {
-                    return homes.get(at).copied().filter(|_| node.key(at) == key);
+                    return homes.get(at).filter(|_| node.key(at) == key).map(act);
                 }
                 Below::Nodes(nodes) => node = &nodes[at],
             }
@@ -307,7 +343,10 @@ impl Index {
 
     /// Gives a key a leaf.
     pub(crate) fn insert(&self, key: &[u8], home: Home) {
-        self.change(key, Change::Put(home));
+        // Where the key has one, its word changes.
+        if self.with_home(key, |word| word.set(home)).is_none() {
+            self.change(key, Change::Put(home));
+        }
     }
 
     /// Takes a key out.
@@ -362,7 +401,6 @@ impl Index {
             // The first entry may begin behind the key.
             let behind = at + usize::from(entries.get(at).is_some_and(|(known, _)| *known < key));
             match change {
-                Change::Put(home) if is_there => entries[at].1 = Child::Leaf(home),
                 Change::Put(home) => entries.insert(behind, (key, Child::Leaf(home))),
                 Change::Remove if is_there => {
                     entries.remove(at);

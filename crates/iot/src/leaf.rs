@@ -35,12 +35,12 @@
 mod tests;
 
 use std::cmp::Ordering;
-use std::ops::Range;
 
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_engine::Patch;
 use spinney_leaf::{Bounds, Entry, Records};
+use spinney_sync::prefetch;
 use spinney_sync::racy::{self, WORD_BYTES, Word};
 
 use crate::place::Place;
@@ -405,6 +405,12 @@ impl<'a> Leaf<'a> {
         let suffix = key.get(self.prefix_bytes()..).unwrap_or_default();
         let (head, rest) = (Self::head_of(suffix), suffix.get(HEAD_BYTES..).unwrap_or_default());
         let count = self.len();
+        // All lines of heads at once: a search waits for one of them, and not for each that it looks at (section 4.6).
+        for group in (GROUP..count).step_by(GROUP) {
+            if let Some(line) = self.words.get(Self::head_at(group)) {
+                prefetch(line);
+            }
+        }
         // The first head that is not less: without branches, which nobody could foresee.
         let (mut low, mut size) = (0, count);
         while size > 1 {
@@ -433,6 +439,18 @@ impl<'a> Leaf<'a> {
         Err(low)
     }
 
+    /// Whether a key that lies between the bounds has this index.
+    pub(crate) fn is_at(&self, index: usize, key: &[u8]) -> bool {
+        let suffix = key.get(self.prefix_bytes()..).unwrap_or_default();
+        if index >= self.len() || self.head(index) & !0xFF != Self::head_of(suffix) {
+            return false;
+        }
+        let data = self.data(index);
+        let (at, rest) = (data.offset * WORD_BYTES, suffix.get(HEAD_BYTES..).unwrap_or_default());
+        data.suffix == suffix.len()
+            && racy::compare_bytes(self.words, at, data.rest(), rest).is_eq()
+    }
+
     /// Returns the bytes of a key and of its value.
     pub(crate) fn lengths(&self, index: usize) -> (usize, usize) {
         let data = self.data(index);
@@ -454,9 +472,9 @@ impl<'a> Leaf<'a> {
         self.append(data.offset, data.rest(), data.value, out);
     }
 
-    /// Appends a part of a value.
-    pub(crate) fn part(&self, data: Data, part: Range<usize>, out: &mut Vec<u8>) {
-        self.append(data.offset, data.rest() + part.start, part.len(), out);
+    /// Copies a part of a value, for the holder of the latch.
+    pub(crate) fn copy_part(&self, data: Data, from: usize, out: &mut [u8]) {
+        racy::copy_bytes(self.words, data.offset * WORD_BYTES + data.rest() + from, out);
     }
 
     /// Words that heads, slots, data and bounds take, once they lie together.
@@ -516,45 +534,56 @@ impl Leaf<'_> {
         new: Moved<'_>,
     ) {
         self.clear(bounds);
-        let is_same = source.prefix_bytes() == bounds.prefix();
-        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let more = bounds.prefix().checked_sub(source.prefix_bytes());
+        let more = more.expect("the bounds of a part share as much as those of all");
         for (index, pick) in picks.enumerate() {
-            let moved = match pick {
-                Some(at) if is_same => {
-                    self.push_copy(index, source, at);
-                    continue;
-                }
-                Some(at) => {
-                    let data = source.data(at);
-                    key.clear();
-                    value.clear();
-                    source.key(at, &mut key);
-                    source.value(data, &mut value);
-                    (Entry { key: &key, value: &value, flags: data.flags }, source.about(at))
-                }
-                None => new,
-            };
-            let is_in = self.insert(index, moved);
-            assert!(is_in, "a leaf is written with what fits into it");
+            if let Some(at) = pick {
+                self.push_copy(index, source, (at, more));
+            } else {
+                let is_in = self.insert(index, new);
+                assert!(is_in, "a leaf is written with what fits into it");
+            }
         }
     }
 
-    /// Appends a record of another leaf in which all keys share as many bytes: word by word.
-    fn push_copy(&self, index: usize, source: Leaf<'_>, at: usize) {
+    /// Appends a record of another leaf, in which all keys share `more` bytes less: word by word.
+    fn push_copy(&self, index: usize, source: Leaf<'_>, (at, more): (usize, usize)) {
         let head = source.head(at);
         let from = (head & 0xFF) as usize;
-        let data = source.data_of(from);
+        let before = source.data_of(from);
+        let data = Data { suffix: before.suffix - more, ..before };
         let (slot, offset) = (self.take_slot(), self.take(data.words()));
-        let words = &source.words[data.offset..data.offset + data.words()];
-        for (to, word) in self.words[offset..].iter().zip(words) {
-            to.store(word.load(Relaxed), Relaxed);
+        // So many bytes of the rest of the key are in the head now, or shared.
+        let skipped = before.rest() - data.rest();
+        let begin = before.offset * WORD_BYTES + skipped;
+        for (index, to) in self.words[offset..offset + data.words()].iter().enumerate() {
+            let word = racy::word_at(source.words, begin + index * WORD_BYTES);
+            to.store(word.to_le(), Relaxed);
         }
         self.set_data(Data { slot, offset, ..data });
         let about = source.load(Self::slot_at(from) + CELL);
         self.store(Self::slot_at(slot) + CELL, about);
         self.count_cell(false, about != 0);
-        self.store(Self::head_at(index), head & !0xFF | slot as u64);
+        let head = if more == 0 { head & !0xFF } else { source.head_behind(head, before, more) };
+        self.store(Self::head_at(index), head | slot as u64);
         self.set_field(0, 0, index + 1);
+    }
+
+    /// Returns the head that a record has once all keys share `more` bytes more.
+    fn head_behind(&self, head: u64, data: Data, more: usize) -> u64 {
+        let bytes = (data.suffix - more).min(HEAD_BYTES);
+        if bytes == 0 {
+            return 0;
+        }
+        let rest = data.offset * WORD_BYTES;
+        let behind = |skipped: usize| racy::word_at(self.words, rest + skipped).swap_bytes();
+        let head = match more.checked_sub(HEAD_BYTES) {
+            Some(skipped) => behind(skipped),
+            // The end of the head, then the rest.
+            None => (head & !0xFF) << (8 * more) | behind(0) >> (8 * (HEAD_BYTES - more)),
+        };
+        // Zeros behind the end of the key.
+        head & (u64::MAX << (64 - 8 * bytes))
     }
 
     /// Returns a copy of all words.
@@ -639,9 +668,7 @@ impl Leaf<'_> {
         self.store(Self::slot_at(slot) + CELL, about);
         self.count_cell(false, about != 0);
         let count = self.len();
-        for index in (index..count).rev() {
-            self.store(Self::head_at(index + 1), self.head(index));
-        }
+        self.part_heads(index, count);
         self.store(Self::head_at(index), Self::head_of(suffix) | slot as u64);
         self.set_field(0, 0, count + 1);
         true
@@ -727,10 +754,49 @@ impl Leaf<'_> {
         self.set_data(Data { offset: next, suffix: 0, value: 0, flags: 0, ..data });
         self.set_field(0, 3, data.slot + 1);
         let count = self.len();
-        for index in index + 1..count {
-            self.store(Self::head_at(index - 1), self.head(index));
-        }
+        self.close_heads(index, count);
         self.set_field(0, 0, count - 1);
+    }
+
+    /// Returns the words of the heads of a group, from the group of an index on.
+    fn group_of(&self, index: usize) -> &[Word] {
+        let at = Self::head_at(index / GROUP * GROUP);
+        &self.words[at..at + GROUP]
+    }
+
+    /// Moves the heads from an index on behind, so that it is free.
+    fn part_heads(&self, index: usize, count: usize) {
+        // The place that is free, from the end on down.
+        let mut free = count;
+        while free > index {
+            let (heads, within) = (self.group_of(free), free % GROUP);
+            let least = index.max(free - within) % GROUP;
+            for at in (least..within).rev() {
+                heads[at + 1].store(heads[at].load(Relaxed), Relaxed);
+            }
+            free -= within - least;
+            if free > index {
+                self.store(Self::head_at(free), self.head(free - 1));
+                free -= 1;
+            }
+        }
+    }
+
+    /// Moves the heads behind an index, which nobody needs, in front.
+    fn close_heads(&self, index: usize, count: usize) {
+        let mut free = index;
+        while free + 1 < count {
+            let (heads, within) = (self.group_of(free), free % GROUP);
+            let last = (count - 1 - (free - within)).min(GROUP - 1);
+            for at in within..last {
+                heads[at].store(heads[at + 1].load(Relaxed), Relaxed);
+            }
+            free += last - within;
+            if free + 1 < count {
+                self.store(Self::head_at(free), self.head(free + 1));
+                free += 1;
+            }
+        }
     }
 
     /// Checks the leaf.

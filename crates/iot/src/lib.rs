@@ -48,6 +48,7 @@ mod leaf;
 mod loader;
 mod maintain;
 mod memory;
+mod near;
 mod older;
 mod place;
 mod read;

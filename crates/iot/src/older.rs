@@ -8,8 +8,8 @@
 //! A reader takes the image in the leaf and those of the cell as of one moment: it validates the latch of the leaf
 //! behind them, and images are kept under it.
 
-use spinney_engine::{OlderImage, OwnedValue, Patch};
-use spinney_ssn::Cells;
+use spinney_engine::{OlderImage, OwnedValue, Patch, UndoBytes};
+use spinney_ssn::{Cells, Images};
 
 use crate::leaf::{Data, Leaf};
 
@@ -41,15 +41,15 @@ pub(crate) fn keep_undo(cells: &Cells<OlderImage>, leaf: Leaf<'_>, index: usize,
         if is_whole || 2 * bytes >= data.value_bytes() {
             return whole(leaf, data);
         }
-        let mut undo = Vec::with_capacity(bytes);
-        patch.undo(&mut undo, |part, out| leaf.part(data, part, out));
-        OlderImage::Undo(undo.into())
+        let mut undo = UndoBytes::from_slice(patch.bytes());
+        patch.undo(&mut undo, |from, out| leaf.copy_part(data, from, out));
+        OlderImage::Undo(undo)
     });
 }
 
 /// Returns the value that images of a cell lead to, from the one in the leaf or one that is whole.
 pub(crate) fn follow(
-    images: impl IntoIterator<Item = OlderImage>,
+    images: Images<'_, OlderImage>,
     leaf: Leaf<'_>,
     data: Data,
 ) -> Option<OwnedValue> {
@@ -57,11 +57,11 @@ pub(crate) fn follow(
     for image in images {
         match image {
             OlderImage::Absent => value = None,
-            OlderImage::Whole(whole) => value = Some(whole),
+            OlderImage::Whole(whole) => value = Some(whole.clone()),
             OlderImage::Undo(undo) => {
                 let value: &mut OwnedValue = value.get_or_insert_with(|| copy_of(leaf, data));
                 // It fits, unless the leaf is changed meanwhile: then this is read again.
-                _ = Patch::parse(&undo).is_some_and(|undo| undo.lay_over(&mut value.bytes));
+                _ = Patch::parse(undo).is_some_and(|undo| undo.lay_over(&mut value.bytes));
             }
         }
     }

@@ -22,7 +22,7 @@ fn thread(tree: &Arc<Tree>, body: impl FnOnce(&Tree) + Send + 'static) -> JoinHa
 }
 
 fn put(tree: &Tree, key: u8, byte: u8) {
-    tree.put(&[key], ValueRef::inline(&[byte; VALUE_BYTES]));
+    tree.put(&[key], ValueRef::inline(&[byte; VALUE_BYTES]), None);
 }
 
 /// Every second key, each with its own byte.
@@ -111,7 +111,7 @@ fn a_join_hides_no_key() {
         assert_eq!(tree.leaves(), 3);
         let writer = thread(&tree, |tree| {
             let gone = [1, 2, 3, 4, 7, 8, 10, 11, 5, 13];
-            gone.into_iter().for_each(|key| _ = tree.remove(&[2 * key]));
+            gone.into_iter().for_each(|key| _ = tree.remove(&[2 * key], None));
             put(tree, 11, 9);
         });
         let reader = thread(&tree, |tree| [6, 9, 12].into_iter().for_each(|key| read(tree, key)));

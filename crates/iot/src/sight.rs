@@ -17,11 +17,12 @@ use std::task::Poll;
 
 use spinney_base::Result;
 use spinney_base::shim::thread;
-use spinney_engine::{Chunk, Found, ScanRequest, SeenAt};
+use spinney_engine::{Chunk, Found, ScanRequest, SeenAt, Whereabouts};
 use spinney_ssn::{NEVER, Sees, Sight, Stamp, Successor};
 
 use crate::engine::Iot;
 use crate::leaf::{Data, Leaf};
+use crate::near::{Near, find};
 use crate::older::follow;
 use crate::scan::{Eyes, See};
 
@@ -52,13 +53,14 @@ impl Eyes for At<'_> {
     fn see(&mut self, leaf: Leaf<'_>, index: usize, data: Data) -> See {
         let newest = || if data.is_absent() { See::Absent } else { See::Newest };
         let Some(cell) = leaf.cell(index) else { return newest() };
-        match self.keyspace.tree.cells.see(cell, self.sight, &self.keyspace.context.certifier) {
+        let (cells, certifier) = (&self.keyspace.tree.cells, &self.keyspace.context.certifier);
+        match cells.see(cell, (self.sight, certifier), |images| follow(images, leaf, data)) {
             Poll::Pending => See::Wait,
             Poll::Ready(Sees::Newest) => newest(),
-            Poll::Ready(Sees::Older(images, successor)) => {
+            Poll::Ready(Sees::Older(value, successor)) => {
                 // Of a leaf that is read again it may be one too many.
                 self.successor = Some(least(self.successor, successor));
-                See::Older(follow(images, leaf, data))
+                See::Older(value)
             }
         }
     }
@@ -88,21 +90,21 @@ impl Iot {
         let mut eyes =
             At { keyspace: self, sight, note: &mut |_| {}, noted: None, successor: None };
         loop {
-            let see = self.tree.read(
+            let see = self.tree.read_home(
                 |index| index.floor(key),
-                |leaf| {
+                |leaf, home| {
                     out.truncate(start);
                     eyes.successor = None;
-                    let Ok(index) = leaf.search(key) else { return (See::Absent, false) };
+                    let Ok(index) = leaf.search(key) else { return (See::Absent, false, None) };
                     let data = leaf.data(index);
                     let see = eyes.see(leaf, index, data);
                     if see == See::Newest {
                         leaf.value(data, out);
                     }
-                    (see, data.is_large())
+                    (see, data.is_large(), Some(Near::seen(home, index)))
                 },
             );
-            let (see, is_large) = see.expect("the first leaf begins before all keys");
+            let (see, is_large, near) = see.expect("the first leaf begins before all keys");
             let found = |large| if large { Found::Large } else { Found::Inline };
             let found = match see {
                 See::Absent | See::Older(None) => Found::Absent,
@@ -116,7 +118,8 @@ impl Iot {
                     continue;
                 }
             };
-            return Ok(SeenAt { found, successor: eyes.successor });
+            let place = near.map_or(Whereabouts::default(), Near::whereabouts);
+            return Ok(SeenAt { found, successor: eyes.successor, place });
         }
     }
 
@@ -138,11 +141,6 @@ impl Iot {
         sight: Sight,
         limit: Stamp,
     ) -> Stamp {
-        if let (Bound::Included(key), Bound::Included(last)) = (lower, upper)
-            && key == last
-        {
-            return self.overwritten_at(key, sight, limit);
-        }
         let mut from: Bound<Vec<u8>> = lower.map(<[u8]>::to_vec);
         let mut pi = NEVER;
         loop {
@@ -171,20 +169,25 @@ impl Iot {
         }
     }
 
-    /// Does the same for one key.
-    fn overwritten_at(&self, key: &[u8], sight: Sight, limit: Stamp) -> Stamp {
+    /// Does the same for one key, which may still be where it was.
+    pub(crate) fn overwritten_key(
+        &self,
+        key: &[u8],
+        near: Option<Near>,
+        sight: Sight,
+        limit: Stamp,
+    ) -> Stamp {
         loop {
-            let found = self.tree.read(
-                |index| index.floor(key),
-                |leaf| {
-                    let is_any = leaf.cells() > 0;
-                    let index = is_any.then(|| leaf.search(key).ok()).flatten();
-                    let Some(cell) = index.and_then(|index| leaf.cell(index)) else {
-                        return Poll::Ready(None);
-                    };
-                    self.tree.cells.overwriter(cell, (sight, limit), &self.context.certifier)
-                },
-            );
+            let look = |leaf: Leaf<'_>| {
+                let is_any = leaf.cells() > 0;
+                let index = is_any.then(|| find(leaf, near, key).ok()).flatten();
+                let Some(cell) = index.and_then(|index| leaf.cell(index)) else {
+                    return Poll::Ready(None);
+                };
+                self.tree.cells.overwriter(cell, (sight, limit), &self.context.certifier)
+            };
+            let found = near.and_then(|near| self.tree.try_read(near.home, look));
+            let found = found.or_else(|| self.tree.read(|index| index.floor(key), look));
             match found.expect("the first leaf begins before all keys") {
                 Poll::Pending => thread::yield_now(),
                 Poll::Ready(successor) => return successor.map_or(NEVER, |successor| successor.pi),

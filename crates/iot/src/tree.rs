@@ -30,6 +30,7 @@ use spinney_sync::{Beside, Blocks, LatchGuard, Stripes, VersionLatch};
 use crate::gaps::Gaps;
 use crate::inner::{Home, Index};
 use crate::leaf::{ABSENT, BLOCK_BYTES, BLOCK_WORDS, Data, Leaf, Moved, flags_of};
+use crate::near::{Near, find};
 use crate::older::{keep_image, keep_undo};
 use crate::place::Place;
 
@@ -255,12 +256,21 @@ impl Tree {
         find: impl Fn(&Index) -> Option<Home>,
         mut read: impl FnMut(Leaf<'_>) -> T,
     ) -> Option<T> {
+        self.read_home(find, |leaf, _| read(leaf))
+    }
+
+    /// Does the same with the home of the leaf.
+    pub(crate) fn read_home<T>(
+        &self,
+        find: impl Fn(&Index) -> Option<Home>,
+        mut read: impl FnMut(Leaf<'_>, Home) -> T,
+    ) -> Option<T> {
         loop {
             let home = find(&self.index)?;
             let (leaf, latch) = self.block(home.block());
             let version = latch.version();
             if leaf.incarnation() == home.incarnation() {
-                let answer = read(leaf);
+                let answer = read(leaf, home);
                 if latch.validate(version) {
                     return Some(answer);
                 }
@@ -268,6 +278,17 @@ impl Tree {
                 thread::yield_now();
             }
         }
+    }
+
+    /// Calls `read` with the leaf of a home. `None` if it is none any more, or changes meanwhile.
+    pub(crate) fn try_read<T>(&self, home: Home, read: impl FnOnce(Leaf<'_>) -> T) -> Option<T> {
+        let (leaf, latch) = self.block(home.block());
+        let version = latch.version();
+        if leaf.incarnation() != home.incarnation() {
+            return None;
+        }
+        let answer = read(leaf);
+        latch.validate(version).then_some(answer)
     }
 
     /// Appends the value of a key, or the pointer to it.
@@ -290,33 +311,37 @@ impl Tree {
     }
 
     /// Gives a key a value.
-    pub(crate) fn put(&self, key: &[u8], value: ValueRef<'_>) -> Replaced {
-        self.put_entry(Entry { key, value: value.bytes, flags: flags_of(value) })
+    pub(crate) fn put(&self, key: &[u8], value: ValueRef<'_>, near: Option<Near>) -> Replaced {
+        self.put_entry(Entry { key, value: value.bytes, flags: flags_of(value) }, near)
     }
 
     /// Adds an absent record for a key, unless the leaf has one of it.
     pub(crate) fn add_absent(&self, key: &[u8], value: &[u8]) {
-        self.put_entry(Entry { key, value, flags: ABSENT });
+        self.put_entry(Entry { key, value, flags: ABSENT }, None);
     }
 
-    fn put_entry(&self, entry: Entry<'_>) -> Replaced {
-        let held = self.lock(entry.key);
-        if let Some(replaced) = self.put_held(&held, entry) {
+    fn put_entry(&self, entry: Entry<'_>, near: Option<Near>) -> Replaced {
+        let held = self.lock_near(near, entry.key);
+        if let Some(replaced) = self.put_held(&held, find(held.leaf, near, entry.key), entry) {
             return replaced;
         }
         drop(held);
         let _alone = self.changing.lock();
         // Others may have made room meanwhile; from here on none changes bounds.
         let held = self.lock(entry.key);
-        match self.put_held(&held, entry) {
+        match self.put_held(&held, held.leaf.search(entry.key), entry) {
             Some(replaced) => replaced,
             None => self.split(held, entry),
         }
     }
 
-    /// Puts a record into its leaf, if there is room. An absent one replaces none.
-    pub(crate) fn put_held(&self, held: &Held<'_>, entry: Entry<'_>) -> Option<Replaced> {
-        let index = held.leaf.search(entry.key);
+    /// Puts a record into its leaf, at its index or where it would be, if there is room. An absent one replaces none.
+    pub(crate) fn put_held(
+        &self,
+        held: &Held<'_>,
+        index: Result<usize, usize>,
+        entry: Entry<'_>,
+    ) -> Option<Replaced> {
         let is_absent = entry.flags & ABSENT != 0;
         if is_absent && index.is_ok() {
             return Some(Replaced::default());
@@ -339,9 +364,9 @@ impl Tree {
 
     /// Replaces parts of a key's value. Returns false, and changes nothing, if it is not in the leaf or the patch does
     /// not fit.
-    pub(crate) fn patch(&self, key: &[u8], patch: Patch<'_>) -> bool {
-        let held = self.lock(key);
-        let place = held.leaf.search(key).map(|index| (index, held.leaf.data(index)));
+    pub(crate) fn patch(&self, key: &[u8], patch: Patch<'_>, near: Option<Near>) -> bool {
+        let held = self.lock_near(near, key);
+        let place = find(held.leaf, near, key).map(|index| (index, held.leaf.data(index)));
         let fits = |data: Data| data.is_inline() && patch.end() <= data.value_bytes();
         let Some((index, data)) = place.ok().filter(|(_, data)| fits(*data)) else {
             held.release_unchanged();
@@ -354,9 +379,9 @@ impl Tree {
     }
 
     /// Takes a key's record away.
-    pub(crate) fn remove(&self, key: &[u8]) -> Replaced {
-        let held = self.lock(key);
-        let index = held.leaf.search(key);
+    pub(crate) fn remove(&self, key: &[u8], near: Option<Near>) -> Replaced {
+        let held = self.lock_near(near, key);
+        let index = find(held.leaf, near, key);
         let replaced = replaced_at(held.leaf, index);
         if let Ok(index) = index {
             // Older readers ask for "no value", too.

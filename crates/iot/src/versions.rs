@@ -21,13 +21,14 @@ use spinney_base::Result;
 use spinney_base::shim::Mutex;
 use spinney_engine::{
     Cell, Chunk, Engine as _, Patch, Prepared, ScanRequest, SeenAt, SnapshotNumber, Versioned,
-    Write,
+    Whereabouts, Write,
 };
 use spinney_leaf::Entry;
 use spinney_ssn::{Sight, Stamp, Successor, Version};
 
 use crate::engine::Iot;
 use crate::leaf::ABSENT;
+use crate::near::{Near, find};
 use crate::tree::SPARSE_WORDS;
 
 /// Cells in use, with the keys of their records, which lie one behind the other: threads that allocate often wait for
@@ -37,24 +38,33 @@ pub(crate) struct Queue(Mutex<Queued>);
 
 #[derive(Debug, Default)]
 struct Queued {
-    cells: VecDeque<(u32, usize)>,
+    cells: VecDeque<Entered>,
     keys: VecDeque<u8>,
 }
 
+/// A cell, where its record was when it got it, and the bytes of the key.
+#[derive(Clone, Copy, Debug)]
+struct Entered {
+    near: Near,
+    key_bytes: u16,
+    cell: u32,
+}
+
 impl Queue {
-    fn push(&self, cell: u32, key: &[u8]) {
+    fn push(&self, cell: u32, near: Near, key: &[u8]) {
         let mut queued = self.0.lock();
-        queued.cells.push_back((cell, key.len()));
+        let key_bytes = u16::try_from(key.len()).expect("keys are short");
+        queued.cells.push_back(Entered { near, key_bytes, cell });
         queued.keys.extend(key);
     }
 
     /// Takes the first one. Its key replaces the content of `key`.
-    fn pop(&self, key: &mut Vec<u8>) -> Option<u32> {
+    fn pop(&self, key: &mut Vec<u8>) -> Option<(u32, Near)> {
         let mut queued = self.0.lock();
-        let (cell, length) = queued.cells.pop_front()?;
+        let Entered { near, key_bytes, cell } = queued.cells.pop_front()?;
         key.clear();
-        key.extend(queued.keys.drain(..length));
-        Some(cell)
+        key.extend(queued.keys.drain(..usize::from(key_bytes)));
+        Some((cell, near))
     }
 
     fn len(&self) -> usize {
@@ -63,7 +73,7 @@ impl Queue {
 
     fn bytes(&self) -> u64 {
         let queued = self.0.lock();
-        (queued.cells.capacity() * size_of::<(u32, usize)>() + queued.keys.capacity()) as u64
+        (queued.cells.capacity() * size_of::<Entered>() + queued.keys.capacity()) as u64
     }
 }
 
@@ -75,13 +85,13 @@ impl Iot {
 }
 
 impl Versioned for Iot {
-    fn cell(&self, key: &[u8], value: &[u8]) -> Cell {
+    fn cell(&self, key: &[u8], value: &[u8], prepared: &mut Prepared) -> Cell {
         loop {
             let held = self.tree.lock(key);
             let found = held.leaf.search(key);
             if found.is_err() {
                 let absent = Entry { key, value, flags: ABSENT };
-                if self.tree.put_held(&held, absent).is_none() {
+                if self.tree.put_held(&held, found, absent).is_none() {
                     drop(held);
                     // The leaf is full.
                     self.tree.add_absent(key, value);
@@ -89,6 +99,8 @@ impl Versioned for Iot {
                 }
             }
             let (Ok(index) | Err(index)) = found;
+            let near = Near::of(&held, index);
+            near.note_in(prepared);
             let cell = match held.leaf.cell(index) {
                 Some(cell) => self.tree.cells.hold(cell),
                 None => {
@@ -96,7 +108,7 @@ impl Versioned for Iot {
                     let version = if is_absent { Version::absent } else { Version::present };
                     let cell = self.tree.cells.take(version(0));
                     held.leaf.set_cell(index, Some(cell.index()));
-                    self.queue.push(cell.index(), key);
+                    self.queue.push(cell.index(), near, key);
                     cell
                 }
             };
@@ -112,7 +124,7 @@ impl Versioned for Iot {
         let patch = write.value.and_then(|value| Patch::parse(value.bytes));
         let patch = patch.expect("the value of the write is a patch");
         self.keep_before_put(write, newest);
-        let is_laid_over = self.tree.patch(write.key, patch);
+        let is_laid_over = self.tree.patch(write.key, patch, Near::noted_in(prepared));
         self.cancel(write, prepared);
         self.set_dirty(true);
         is_laid_over
@@ -141,6 +153,10 @@ impl Versioned for Iot {
         self.overwritten_in(range, sight, limit)
     }
 
+    fn overwritten_at(&self, key: &[u8], place: Whereabouts, sight: Sight, limit: Stamp) -> Stamp {
+        self.overwritten_key(key, Near::kept_in(place), sight, limit)
+    }
+
     fn gap_of(&self, key: &[u8]) -> u64 {
         let gap = self.tree.read(|index| index.floor(key), |leaf| leaf.gap());
         self.tree.gaps.place(gap.expect("the first leaf begins before all keys"))
@@ -150,11 +166,11 @@ impl Versioned for Iot {
         let (mut taken, before) = (0, self.version_bytes());
         let mut key = Vec::new();
         for _ in 0..self.queue.len().min(most) {
-            let Some(cell) = self.queue.pop(&mut key) else { break };
-            if self.collect_one(cell, &key, horizon) {
+            let Some((cell, near)) = self.queue.pop(&mut key) else { break };
+            if self.collect_one((cell, near), &key, horizon) {
                 taken += 1;
             } else {
-                self.queue.push(cell, &key);
+                self.queue.push(cell, near, &key);
             }
         }
         if self.version_bytes() < before {
@@ -170,12 +186,14 @@ impl Versioned for Iot {
 
 impl Iot {
     /// Gives a cell back if nobody needs it, and takes an absent record out with it. Returns whether it did.
-    fn collect_one(&self, cell: u32, key: &[u8], horizon: Stamp) -> bool {
+    fn collect_one(&self, (cell, near): (u32, Near), key: &[u8], horizon: Stamp) -> bool {
         if !self.tree.cells.may_release(cell, horizon) {
             return false;
         }
-        let held = self.tree.lock(key);
-        let named = held.leaf.search(key).ok().filter(|index| held.leaf.cell(*index) == Some(cell));
+        let near = Some(near);
+        let held = self.tree.lock_near(near, key);
+        let named = find(held.leaf, near, key).ok();
+        let named = named.filter(|index| held.leaf.cell(*index) == Some(cell));
         if !self.tree.cells.release(cell, horizon) {
             held.release_unchanged();
             return false;

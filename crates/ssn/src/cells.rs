@@ -32,6 +32,7 @@ use std::task::{Poll, ready};
 use smallvec::SmallVec;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering};
+use spinney_sync::prefetch;
 
 use crate::certify::Certifier;
 use crate::clock::Stamp;
@@ -48,7 +49,7 @@ const CHUNKS: usize = 24;
 const PARTIAL_MAX: usize = 15;
 
 /// An image as a cell keeps it.
-pub trait Kept: Clone {
+pub trait Kept {
     /// Returns the bytes of memory that it has allocated.
     fn bytes(&self) -> u64;
 
@@ -56,6 +57,9 @@ pub trait Kept: Clone {
     fn is_whole(&self) -> bool {
         true
     }
+
+    /// Lets the processor fetch what it has allocated: it is read soon.
+    fn prefetch(&self) {}
 }
 
 /// An image that was replaced.
@@ -106,6 +110,8 @@ pub struct Cells<I> {
     used: AtomicU64,
     /// Bytes of older images.
     older_bytes: AtomicU64,
+    /// Images that readers fetch ahead.
+    ahead: usize,
 }
 
 fn chunk_of(index: usize) -> (usize, usize) {
@@ -120,7 +126,7 @@ impl<I> Default for Cells<I> {
     fn default() -> Self {
         let chunks = [const { OnceLock::new() }; CHUNKS];
         let (used, older_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Cells { chunks, free: Mutex::default(), used, older_bytes }
+        Cells { chunks, free: Mutex::default(), used, older_bytes, ahead: FETCHED_AHEAD }
     }
 }
 
@@ -130,6 +136,12 @@ fn bytes_of<I: Kept>(older: &Older<I>) -> u64 {
 }
 
 impl<I> Cells<I> {
+    /// Makes some whose readers fetch so many images ahead of the one that they look at; with 0 nothing is fetched.
+    #[must_use]
+    pub fn fetching(ahead: usize) -> Self {
+        Cells { ahead, ..Cells::default() }
+    }
+
     /// Returns the bytes of older images.
     #[must_use]
     pub fn older_bytes(&self) -> u64 {
@@ -249,21 +261,72 @@ impl<I> Cells<I> {
 }
 
 /// What a transaction sees of a record that has a cell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sees<I> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees<T> {
     /// The newest image.
     Newest,
-    /// An older one, which was replaced. The images lead to it, the last of them from the one before: the first is
-    /// whole, or leads from the newest image.
-    Older(SmallVec<[I; 1]>, Successor),
+    /// An older one, which was replaced: what was made of the images that lead to it.
+    Older(T, Successor),
+}
+
+/// Images that are fetched ahead of the one that is looked at. With more, those that are fetched first may be gone again; with
+/// fewer, each is waited for.
+const FETCHED_AHEAD: usize = 4;
+/// Versions whose stamps are fetched before the one that is seen is searched. With more, those that are fetched first may be
+/// gone again; with fewer, a search in a long chain waits for each that it looks at.
+const STAMPS_FETCHED: usize = 32;
+
+/// Images that lead to an older one, each from the one before: the first is whole, or leads from the newest image.
+#[derive(Debug)]
+pub struct Images<'a, I> {
+    /// The last comes next.
+    left: &'a [Older<I>],
+    ahead: usize,
+}
+
+impl<'a, I: Kept> Images<'a, I> {
+    /// Those that lead to the first of these; `None` where one of them is gone.
+    fn to_first(seen: &'a [Older<I>], ahead: usize) -> Option<Self> {
+        let is_whole = |older: &Older<I>| older.image.as_ref().is_none_or(Kept::is_whole);
+        let count = seen.iter().position(is_whole).map_or(seen.len(), |whole| whole + 1);
+        let images = Images { left: &seen[..count], ahead };
+        images.left.last()?.image.as_ref()?;
+        (1..ahead).for_each(|ahead| images.fetch(ahead));
+        Some(images)
+    }
+
+    fn fetch(&self, ahead: usize) {
+        let at = self.left.len().checked_sub(ahead + 1);
+        if let Some(image) = at.and_then(|at| self.left[at].image.as_ref()) {
+            image.prefetch();
+        }
+    }
+}
+
+impl<'a, I: Kept> Iterator for Images<'a, I> {
+    type Item = &'a I;
+
+    fn next(&mut self) -> Option<&'a I> {
+        if self.ahead > 0 {
+            self.fetch(self.ahead);
+        }
+        let (next, before) = self.left.split_last()?;
+        self.left = before;
+        next.image.as_ref()
+    }
 }
 
 /// Looks without a handle, for readers that validate afterwards that the cell was the record's. An index that is none
 /// answers `Pending`, too.
 impl<I: Kept> Cells<I> {
-    /// Returns what a transaction sees. `Pending`: the owner commits at or before the begin stamp, or publishes; look
-    /// again after a yield.
-    pub fn see(&self, index: u32, sight: Sight, certifier: &Certifier) -> Poll<Sees<I>> {
+    /// Returns what a transaction sees, an older image as `follow` makes it of those that lead there. `Pending`: the owner
+    /// commits at or before the begin stamp, or publishes; look again after a yield.
+    pub fn see<T>(
+        &self,
+        index: u32,
+        (sight, certifier): (Sight, &Certifier),
+        follow: impl FnOnce(Images<'_, I>) -> T,
+    ) -> Poll<Sees<T>> {
         let Some(cell) = self.get(index) else { return Poll::Pending };
         let owner = Owner::from_word(cell.owner.load(Ordering::Acquire));
         let version = Version::from_word(cell.cstamp.load(Ordering::Acquire));
@@ -277,12 +340,16 @@ impl<I: Kept> Cells<I> {
             return Poll::Ready(Sees::Newest);
         }
         let older = cell.older.lock();
-        let at = older.iter().rposition(|older| older.version.stamp() <= sight.begin);
+        if self.ahead > 0 && older.len() > 1 {
+            older.iter().rev().take(STAMPS_FETCHED).for_each(prefetch);
+        }
+        let at = older.partition_point(|older| older.version.stamp() <= sight.begin).checked_sub(1);
         let seen = at.map(|at| &older[at..]).filter(|seen| seen[0].successor.end > sight.begin);
         // An image that is gone: its transaction was aborted, or the cell is another's.
-        let images = seen.and_then(|seen| Some((images_of(seen)?, seen[0].successor)));
+        let images =
+            seen.and_then(|seen| Some((Images::to_first(seen, self.ahead)?, seen[0].successor)));
         images.map_or(Poll::Pending, |(images, successor)| {
-            Poll::Ready(Sees::Older(images, successor))
+            Poll::Ready(Sees::Older(follow(images), successor))
         })
     }
 
@@ -314,13 +381,6 @@ impl<I: Kept> Cells<I> {
             Fate::Gone => Poll::Pending,
         }
     }
-}
-
-/// Returns the images that lead to the first of these, the last to be laid over first.
-fn images_of<I: Kept>(seen: &[Older<I>]) -> Option<SmallVec<[I; 1]>> {
-    let is_whole = |older: &Older<I>| older.image.as_ref().is_none_or(Kept::is_whole);
-    let count = seen.iter().position(is_whole).map_or(seen.len(), |whole| whole + 1);
-    seen[..count].iter().rev().map(|older| older.image.clone()).collect()
 }
 
 /// Handle of a cell. While there is one the cell stays in use.
@@ -401,6 +461,10 @@ mod tests {
         }
     }
 
+    fn copied(images: Images<'_, u64>) -> Vec<u64> {
+        images.copied().collect()
+    }
+
     /// Reads as an engine does, with an image that the test has beside the cell.
     fn overwrite(ssn: &Certifier, cell: &CellRef<u64>, image: u64) -> Stamp {
         let mut writer = ssn.begin_plain().unwrap();
@@ -427,10 +491,8 @@ mod tests {
         assert_eq!(overwrite(&ssn, &cell, 2), 12);
         assert_eq!(early.look(&cell).map(Result::unwrap), Poll::Ready(Look::Older));
         assert_eq!(late.look(&cell).map(Result::unwrap), Poll::Ready(Look::Older));
-        let see = |sight| cells.see(cell.index(), sight, &ssn);
-        let older = |image, end, pi| {
-            Poll::Ready(Sees::Older(SmallVec::from([image]), Successor { end, pi }))
-        };
+        let see = |sight| cells.see(cell.index(), (sight, &ssn), copied);
+        let older = |image, end, pi| Poll::Ready(Sees::Older(vec![image], Successor { end, pi }));
         assert_eq!(see(early.sight()), older(1, 11, 11));
         assert_eq!(see(late.sight()), older(2, 12, 12));
         let now = Sight { begin: 12, ..late.sight() };
@@ -444,8 +506,11 @@ mod tests {
         drop(early);
         assert!(!cells.release(cell.index(), horizon()));
         let first = Sight { begin: 10, ..late.sight() };
-        assert!(cells.see(cell.index(), first, &ssn).is_pending(), "nobody sees the first");
-        assert!(cells.see(cell.index(), late.sight(), &ssn).is_ready());
+        assert!(
+            cells.see(cell.index(), (first, &ssn), copied).is_pending(),
+            "nobody sees the first"
+        );
+        assert!(cells.see(cell.index(), (late.sight(), &ssn), copied).is_ready());
         drop(late);
         assert!(!cells.release(cell.index(), horizon()), "it is held");
         let index = cell.index();
@@ -469,10 +534,14 @@ mod tests {
                 reader
             })
             .collect();
-        let see = |reader: usize| match cells.see(cell.index(), readers[reader].sight(), &ssn) {
+        let see = |reader: usize| match cells.see(
+            cell.index(),
+            (readers[reader].sight(), &ssn),
+            copied,
+        ) {
             Poll::Ready(Sees::Older(images, successor)) => {
                 assert_eq!(successor.end, 11 + reader as u64);
-                images.into_vec()
+                images
             }
             _ => panic!("it is older"),
         };

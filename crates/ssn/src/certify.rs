@@ -120,10 +120,7 @@ impl Certifier {
     /// Notes that no transaction reads what has a place on the [board](crate::Transaction::note_place), as of now:
     /// whoever overwrites it later comes after that.
     pub fn note_read(&self, hash: u64) {
-        let (place, now) = (self.shared.board.place(hash), self.shared.clock.now());
-        if readers::pstamp(&place) < now {
-            readers::raise(&place, now);
-        }
+        self.shared.note_read(hash);
     }
 
     /// Returns the bytes of memory of the board.

@@ -224,6 +224,20 @@ impl Contexts {
         }
     }
 
+    /// Returns the c of a transaction that commits or is decided, if it is at most `limit`, else 0. `Pending`: it commits, and
+    /// its c is not known.
+    pub(crate) fn drawn(&self, owner: Owner, limit: Stamp) -> Poll<Stamp> {
+        let state = self.state(owner);
+        let cstamp = self.contexts[owner.index()].cstamp.load(Ordering::Acquire);
+        match state {
+            // Its stamps are where they belong.
+            _ if self.state(owner).is_none() => Poll::Ready(0),
+            Some(COMMITTING) if cstamp == 0 => Poll::Pending,
+            Some(COMMITTING | DECIDED) if cstamp <= limit => Poll::Ready(cstamp),
+            _ => Poll::Ready(0),
+        }
+    }
+
     /// Aborts a transaction that is still ACTIVE, on behalf of a plain write (rule T9). Returns
     /// whether it is aborted now.
     pub(crate) fn wound(&self, owner: Owner) -> bool {

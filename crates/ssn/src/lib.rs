@@ -61,7 +61,7 @@ mod transaction;
 #[cfg(test)]
 mod world;
 
-pub use cells::{CellRef, Cells, Kept, Sees};
+pub use cells::{CellRef, Cells, Images, Kept, Sees};
 pub use certify::{Certifier, Image, reads_are_current};
 pub use clock::{Clock, NEVER, STAMP_MAX, Stamp};
 pub use context::{CONTEXTS, Contexts, Fate, Owner};

@@ -24,7 +24,7 @@ use std::task::{Poll, ready};
 use spinney_base::shim::atomic::Ordering;
 
 use crate::clock::Stamp;
-use crate::context::{Contexts, Fate, Owner};
+use crate::context::{Contexts, Owner};
 use crate::stamps::Readable;
 
 /// Contexts with a reader bit of their own: a word has 64, and one is shared.
@@ -59,8 +59,9 @@ pub(crate) fn leave<R: Readable>(contexts: &Contexts, me: Owner, place: &R) {
     }
 }
 
-/// Returns the greatest c below `limit` of transactions other than `me` whose bits are set and
-/// which are decided, or 0. `Pending`: one of them commits and may be below the limit.
+/// Returns the greatest c up to `limit` of transactions other than `me` whose bits are set and which have drawn it, or 0. One
+/// that has not decided counts as committed: nobody waits for what it has read, which may be much. `Pending`: one of
+/// them draws its c now.
 pub(crate) fn latest<R: Readable>(
     contexts: &Contexts,
     me: Owner,
@@ -72,10 +73,8 @@ pub(crate) fn latest<R: Readable>(
     let mut latest = 0;
     let mut look = |index: usize| -> Poll<()> {
         let reader = contexts.at(index);
-        if reader != me
-            && let Fate::Committed { c, .. } = ready!(contexts.fate(reader, limit))
-        {
-            latest = latest.max(c);
+        if reader != me {
+            latest = latest.max(ready!(contexts.drawn(reader, limit)));
         }
         Poll::Ready(())
     };

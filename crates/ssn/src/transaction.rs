@@ -78,6 +78,9 @@ pub(crate) struct Write<S: Stamps> {
     pub(crate) gap: Option<S::Gap>,
 }
 
+/// Reads that a transaction has room for from the start.
+const EXPECTED: usize = 32;
+
 /// One attempt of a transaction. Call [`look`](Transaction::look) and [`note`](Transaction::note)
 /// for reads, [`own`](Transaction::own) for writes, then [`certify`](Transaction::certify),
 /// [`decide`](Transaction::decide), [`publish`](Transaction::publish) and
@@ -108,8 +111,6 @@ pub struct Transaction<S: Stamps> {
     pub(crate) certifier: Certifier,
     pub(crate) me: Owner,
     pub(crate) is_plain: bool,
-    /// Whether pi and eta decide. Not under snapshot isolation.
-    pub(crate) is_tested: bool,
     pub(crate) begin: Stamp,
     pub(crate) cstamp: Stamp,
     pub(crate) pi: Stamp,
@@ -143,17 +144,6 @@ impl Certifier {
         self.begin_as(true)
     }
 
-    /// Begins a transaction under snapshot isolation: it reads at its begin stamp, notes nothing, and fails only where
-    /// another has updated a record first. So it admits write skew, and others are not protected from it.
-    ///
-    /// # Errors
-    /// As [`Certifier::begin`].
-    pub fn begin_snapshot<S: Stamps>(&self) -> Result<Transaction<S>> {
-        let mut transaction = self.begin_as(false)?;
-        transaction.is_tested = false;
-        Ok(transaction)
-    }
-
     fn begin_as<S: Stamps>(&self, is_plain: bool) -> Result<Transaction<S>> {
         let full =
             || Error::new(ErrorKind::Conflict, "too many transactions over versions run at once");
@@ -163,7 +153,6 @@ impl Certifier {
             certifier: self.clone(),
             me,
             is_plain,
-            is_tested: true,
             begin,
             cstamp: 0,
             pi: NEVER,
@@ -172,7 +161,7 @@ impl Certifier {
             first_end: NEVER,
             reads: Vec::new(),
             gaps: Vec::new(),
-            places: Vec::new(),
+            places: Vec::with_capacity(if is_plain { 0 } else { EXPECTED }),
             writes: Vec::new(),
             phase: Phase::Running,
         })
@@ -389,7 +378,7 @@ impl<S: Stamps> Transaction<S> {
     }
 
     pub(crate) fn exclude(&mut self) -> Result<()> {
-        if self.is_tested && self.pi <= self.eta {
+        if self.pi <= self.eta {
             return Err(self.conflict("it would have to come before and after another transaction"));
         }
         Ok(())

@@ -80,6 +80,10 @@ pub fn append_bytes(words: &[Word], offset: usize, length: usize, out: &mut Vec<
     let (first, skipped) = (offset / WORD_BYTES, offset % WORD_BYTES);
     let last = first + (skipped + length).div_ceil(WORD_BYTES);
     let Some(words) = words.get(first..last) else { return };
+    if skipped == 0 {
+        copy_whole(words, &mut out[begin..]);
+        return;
+    }
     let shift = 8 * skipped;
     let load = |word: Option<&Word>| word.map_or(0, |word| u64::from_le(word.load(Relaxed)));
     let join = |low: u64, high: u64| low >> shift | high << 1 << (63 - shift);
@@ -100,6 +104,41 @@ pub fn append_bytes(words: &[Word], offset: usize, length: usize, out: &mut Vec<
         let high = load(words.get(count + 1));
         rest.copy_from_slice(&join(low, high).to_le_bytes()[..rest.len()]);
     }
+}
+
+/// Copies the bytes of words, which are as many or up to seven more: without shifts, and a line at a time, for a loop over
+/// atomics is not unrolled.
+#[inline]
+fn copy_whole(words: &[Word], out: &mut [u8]) {
+    let load = |word: &Word| u64::from_le(word.load(Relaxed)).to_le_bytes();
+    let (whole, rest) = out.as_chunks_mut::<WORD_BYTES>();
+    let count = whole.len();
+    let (lines, few) = whole.as_chunks_mut::<8>();
+    let (line_words, words) = words.split_at(8 * lines.len());
+    let in_lines = lines.len();
+    for (index, (line, words)) in lines.iter_mut().zip(line_words.as_chunks::<8>().0).enumerate() {
+        interrupt(index, in_lines);
+        for (target, word) in line.iter_mut().zip(words) {
+            *target = load(word);
+        }
+    }
+    for (target, word) in few.iter_mut().zip(words) {
+        *target = load(word);
+    }
+    if !rest.is_empty() {
+        let last = words.get(count % 8).map_or([0; WORD_BYTES], load);
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+/// Returns the eight bytes from `offset` on, the first the lowest; zeros where a race leads beyond the words. They are
+/// valid only once it is known that no thread stored meanwhile.
+#[inline]
+#[must_use]
+pub fn word_at(words: &[Word], offset: usize) -> u64 {
+    let (at, shift) = (offset / WORD_BYTES, 8 * (offset % WORD_BYTES));
+    let load = |at: usize| words.get(at).map_or(0, |word| u64::from_le(word.load(Relaxed)));
+    if shift == 0 { load(at) } else { load(at) >> shift | load(at + 1) << (64 - shift) }
 }
 
 /// Compares `length` bytes from `offset` on with others; what a race leads to beyond the words counts as
@@ -415,6 +454,21 @@ mod tests {
         append_bytes(&words, 60, 9, &mut out);
         assert_eq!(out, [0; 9]);
         assert_eq!(compare_bytes(&words, 1 << 20, 3, &[0, 0, 0]), Ordering::Equal);
+    }
+
+    #[test]
+    fn parts_of_many_lines_are_appended() {
+        let bytes: Vec<u8> = (0..400).map(|at| (at % 251) as u8).collect();
+        let words: Vec<Word> = (0..50).map(|_| Word::new(0)).collect();
+        store_parts(&words, [&bytes, &[]]);
+        for offset in (0..100).filter(|offset| offset % 8 < 2) {
+            for length in 0..=400 - offset {
+                let mut out = vec![7; 3];
+                append_bytes(&words, offset, length, &mut out);
+                assert_eq!(out[..3], [7; 3]);
+                assert!(out[3..] == bytes[offset..offset + length], "{offset} {length}");
+            }
+        }
     }
 
     #[test]

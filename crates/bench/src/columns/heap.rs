@@ -8,48 +8,59 @@ use spinney_heap::{Columns, Heap, Layout, Scan, Schema, Session, Transaction};
 use spinney_io::{Disk, IfMissing, RealDisk};
 
 use super::{
-    Body, COLUMNS, ColumnAccess, ColumnSession, ColumnStore, KEY_BYTES, Load, Visitor, WIDTH,
-    fill_row, key_of,
+    Body, ColumnAccess, ColumnSession, ColumnStore, KEY_BYTES, Load, Shape, Visitor, key_of,
 };
 
 /// Bytes of the log before it is trimmed. The database of `own` has as large a one for a budget of 1 GiB.
 pub(crate) const LOG_BYTES: u64 = 256 << 20;
 
-struct HeapStore(Arc<Heap>);
+struct HeapStore {
+    heap: Arc<Heap>,
+    shape: Shape,
+}
 
 /// Opens a store with a log in an existing directory.
 ///
 /// # Errors
 /// Those of the log.
-pub fn open(layout: Layout, memory: u64, directory: &Path) -> Result<Box<dyn ColumnStore>> {
-    let schema = Schema::new(KEY_BYTES, &[WIDTH; COLUMNS])?;
+pub fn open(
+    layout: Layout,
+    shape: Shape,
+    memory: u64,
+    directory: &Path,
+) -> Result<Box<dyn ColumnStore>> {
+    let schema = Schema::new(KEY_BYTES, shape.0)?;
     let directory = RealDisk::new().directory(directory, IfMissing::Fail)?;
     let heap = Heap::new(layout, &[schema], memory, Some((&*directory, LOG_BYTES)))?;
-    Ok(Box::new(HeapStore(heap)))
+    Ok(Box::new(HeapStore { heap, shape }))
 }
 
 impl ColumnStore for HeapStore {
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
     fn load(&self, load: Load) -> Result<()> {
         let mut numbers = load.numbers();
-        self.0.load(0, |key, row| {
+        self.heap.load(0, |key, row| {
             let Some(number) = numbers.next() else { return Ok(false) };
             key.extend_from_slice(&key_of(number));
-            fill_row(number, row);
+            self.shape.fill_row(number, row);
             Ok(true)
         })?;
         Ok(())
     }
 
     fn session(&self) -> Result<Box<dyn ColumnSession + '_>> {
-        Ok(Box::new(HeapSession(self.0.session())))
+        Ok(Box::new(HeapSession(self.heap.session())))
     }
 
     fn used_bytes(&self) -> u64 {
-        self.0.memory().bytes()
+        self.heap.memory().bytes()
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        self.0.flush()
+        self.heap.flush()
     }
 }
 
@@ -72,6 +83,10 @@ impl ColumnAccess for Inside<'_, '_> {
 
     fn update(&mut self, key: &[u8], columns: Columns, values: &[u8]) -> Result<bool> {
         self.0.update(0, key, columns, values)
+    }
+
+    fn insert(&mut self, key: &[u8], row: &[u8]) -> Result<()> {
+        self.0.put(0, key, row)
     }
 
     fn scan(

@@ -2,12 +2,13 @@
 //! stores and over our own engine, all as serializable transactions.
 //!
 //! ```text
-//!   record   key: 8 bytes, big endian | 10 columns of 100 bytes
-//!   column   8 bytes that follow from key and column | 92 times the byte of its latest update
+//!   record   key: 8 bytes, big endian | columns: 10 of 100 bytes, or another shape
+//!   column   8 bytes that follow from key and column | the byte of its latest update, repeated
 //! ```
 //!
-//! After YCSB as section 6 of *Index-Organized storage model* runs it. Every value that is read is
-//! checked: that it is of its key and column, and that its first and last byte are of one update.
+//! After YCSB as section 6 of *Index-Organized storage model* runs it, and after the wide table of its
+//! section 2. Every value that is read is checked: that it is of its key and column, and that its
+//! first and last byte are of one update.
 //!
 //! Read [`ColumnStore`], then [`heap`] and [`own`] (the stores), and [`run`] (the threads).
 
@@ -22,10 +23,10 @@ pub use spinney_heap::Columns;
 
 use crate::permutation::{Permutation, mix64};
 
-/// Columns of a record.
+/// Columns of a record of YCSB.
 pub const COLUMNS: usize = 10;
 
-/// Bytes of a column.
+/// Bytes of a column of YCSB.
 pub const WIDTH: usize = 100;
 
 /// Bytes of a key.
@@ -34,8 +35,67 @@ pub const KEY_BYTES: usize = 8;
 /// Bytes of a column that follow from its key.
 const TAG_BYTES: usize = 8;
 
-/// Bytes of a record with its key.
-pub const RECORD_BYTES: u64 = (KEY_BYTES + COLUMNS * WIDTH) as u64;
+/// Widths of the columns of a table in bytes: 8 or more each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape(pub &'static [usize]);
+
+impl Shape {
+    /// The table of YCSB.
+    pub const TEN: Shape = Shape(&[WIDTH; COLUMNS]);
+
+    /// Returns the number of columns.
+    #[must_use]
+    pub const fn columns(self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the set of all columns.
+    #[must_use]
+    pub const fn all(self) -> Columns {
+        Columns::first(self.columns())
+    }
+
+    /// Returns the bytes of a record with its key.
+    #[must_use]
+    pub fn record_bytes(self) -> u64 {
+        (KEY_BYTES + self.0.iter().sum::<usize>()) as u64
+    }
+
+    /// Appends a column of a record after an update with this byte.
+    pub fn fill(self, record: u64, column: usize, byte: u8, out: &mut Vec<u8>) {
+        out.extend_from_slice(&tag_of(record, column));
+        out.resize(out.len() + self.0[column] - TAG_BYTES, byte);
+    }
+
+    /// Appends all columns of a record as they are loaded.
+    pub fn fill_row(self, record: u64, out: &mut Vec<u8>) {
+        (0..self.columns()).for_each(|column| self.fill(record, column, 0, out));
+    }
+
+    /// Checks columns of a record.
+    ///
+    /// # Errors
+    /// `Corruption`.
+    pub fn check(self, record: u64, columns: Columns, values: &[u8]) -> Result<()> {
+        let mut left = values;
+        let is_right = columns.iter().all(|column| {
+            let Some((value, rest)) = left.split_at_checked(self.0[column]) else { return false };
+            left = rest;
+            let (tag, bytes) = value.split_at(TAG_BYTES);
+            *tag == tag_of(record, column) && bytes.first() == bytes.last()
+        });
+        if is_right && left.is_empty() {
+            return Ok(());
+        }
+        let message = format!("record {record} has columns that were never written");
+        Err(Error::new(ErrorKind::Corruption, message))
+    }
+}
+
+/// Returns the first bytes of a column of a record.
+fn tag_of(record: u64, column: usize) -> [u8; TAG_BYTES] {
+    mix64(record << 6 | column as u64).to_le_bytes()
+}
 
 /// The order in which records are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,38 +145,11 @@ pub fn key_of(record: u64) -> [u8; KEY_BYTES] {
     record.to_be_bytes()
 }
 
-/// Appends a column of a record after an update with this byte.
-pub fn fill(record: u64, column: usize, byte: u8, out: &mut Vec<u8>) {
-    out.extend_from_slice(&mix64(record << 4 | column as u64).to_le_bytes());
-    out.resize(out.len() + WIDTH - TAG_BYTES, byte);
-}
-
-/// Appends all columns of a record as they are loaded.
-pub fn fill_row(record: u64, out: &mut Vec<u8>) {
-    (0..COLUMNS).for_each(|column| fill(record, column, 0, out));
-}
-
-/// Checks columns of a record.
-///
-/// # Errors
-/// `Corruption`.
-pub fn check(record: u64, columns: Columns, values: &[u8]) -> Result<()> {
-    let mut left = values.chunks_exact(WIDTH);
-    let is_right = columns.iter().all(|column| {
-        left.next().is_some_and(|value| {
-            let tag = mix64(record << 4 | column as u64).to_le_bytes();
-            value.starts_with(&tag) && value[TAG_BYTES] == value[WIDTH - 1]
-        })
-    });
-    if is_right && left.next().is_none() && left.remainder().is_empty() {
-        return Ok(());
-    }
-    let message = format!("record {record} has columns that were never written");
-    Err(Error::new(ErrorKind::Corruption, message))
-}
-
 /// A store of one table.
 pub trait ColumnStore: Send + Sync {
+    /// Returns the columns of its table.
+    fn shape(&self) -> Shape;
+
     /// Loads all records into the empty table.
     ///
     /// # Errors
@@ -168,6 +201,12 @@ pub trait ColumnAccess {
     /// # Errors
     /// Whatever the store says, a conflict among it.
     fn update(&mut self, key: &[u8], columns: Columns, values: &[u8]) -> Result<bool>;
+
+    /// Writes a record with all its columns, whether its key is there or not.
+    ///
+    /// # Errors
+    /// Whatever the store says, a conflict among it.
+    fn insert(&mut self, key: &[u8], row: &[u8]) -> Result<()>;
 
     /// Shows some columns of the records from a key on, this many at most.
     ///

@@ -8,7 +8,7 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::shim::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use spinney_base::{Error, ErrorKind, Result, Runtime};
 
-use super::{COLUMNS, ColumnAccess, ColumnSession, ColumnStore, Columns, check, fill, key_of};
+use super::{ColumnAccess, ColumnSession, ColumnStore, Columns, Shape, key_of};
 use crate::distribution::Chooser;
 use crate::parent::{Interrupted, interrupted};
 
@@ -89,6 +89,16 @@ impl Measured {
         Ok(Measured { operations: 0, committed: 0, retries: 0, seconds: 0.0, times })
     }
 
+    /// Adds what another thread did in the same time.
+    fn add(&mut self, other: &Measured) {
+        self.operations += other.operations;
+        self.committed += other.committed;
+        self.retries += other.retries;
+        self.seconds = other.seconds;
+        // Both have the same bounds.
+        let _ = self.times.add(&other.times);
+    }
+
     /// Operations per second.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate with few digits")]
@@ -113,19 +123,36 @@ pub fn measure(
     round: &Round,
     is_interrupted: Interrupted,
 ) -> Result<Measured> {
-    let (phase, clock) = (AtomicU8::new(WARM), Runtime::threads());
-    let mut sessions = Vec::new();
-    for _ in 0..round.threads {
-        sessions.push(store.session()?);
-    }
     let mut all = Measured::new()?;
+    for one in measure_each(store, &vec![round; round.threads], is_interrupted)? {
+        all.add(&one);
+    }
+    Ok(all)
+}
+
+/// Runs a measurement in which each thread has work of its own, of the times of the first. Returns
+/// what each did.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_each(
+    store: &dyn ColumnStore,
+    rounds: &[&Round],
+    is_interrupted: Interrupted,
+) -> Result<Vec<Measured>> {
+    let (phase, clock, shape) = (AtomicU8::new(WARM), Runtime::threads(), store.shape());
+    let mut sessions = Vec::new();
+    for round in rounds {
+        sessions.push((*round, store.session()?));
+    }
+    let mut all = Vec::new();
     std::thread::scope(|scope| {
         let (phase, clock) = (&phase, &clock);
         let threads: Vec<_> = (0..)
             .zip(sessions)
-            .map(|(thread, mut session)| {
+            .map(|(thread, (round, mut session))| {
                 scope.spawn(move || {
-                    let mut client = Client::new(round, thread);
+                    let mut client = Client::new(round, shape, thread);
                     let ended = client.run(&mut *session, phase, clock);
                     if ended.is_err() {
                         phase.store(STOP, SeqCst);
@@ -141,18 +168,14 @@ pub fn measure(
             }
             (clock.now() - begun).as_secs_f64()
         };
-        wait(round.times[0]);
+        let [warmup, time] = rounds.first().map_or([Duration::ZERO; 2], |first| first.times);
+        wait(warmup);
         let _ = phase.compare_exchange(WARM, MEASURE, SeqCst, SeqCst);
-        all.seconds = wait(round.times[1]);
+        let seconds = wait(time);
         phase.store(STOP, SeqCst);
         for thread in threads {
             let panicked = |_| Err(Error::new(ErrorKind::Io, "a client thread panicked"));
-            let one = thread.join().unwrap_or_else(panicked)?;
-            all.operations += one.operations;
-            all.committed += one.committed;
-            all.retries += one.retries;
-            // Both have the same bounds.
-            let _ = all.times.add(&one.times);
+            all.push(Measured { seconds, ..thread.join().unwrap_or_else(panicked)? });
         }
         Ok::<(), Error>(())
     })?;
@@ -170,15 +193,16 @@ struct Point {
 /// A client thread.
 struct Client<'a> {
     round: &'a Round,
+    shape: Shape,
     random: SplitMix,
     points: Vec<Point>,
     out: Vec<u8>,
 }
 
 impl<'a> Client<'a> {
-    fn new(round: &'a Round, thread: u64) -> Client<'a> {
+    fn new(round: &'a Round, shape: Shape, thread: u64) -> Client<'a> {
         let random = SplitMix(round.seed ^ (thread + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        Client { round, random, points: Vec::new(), out: Vec::new() }
+        Client { round, shape, random, points: Vec::new(), out: Vec::new() }
     }
 
     fn run(
@@ -222,13 +246,13 @@ impl<'a> Client<'a> {
         for _ in 0..self.round.operations {
             let record = self.next();
             let is_update = self.random.below(100) < updates as usize;
-            let first = self.random.below(COLUMNS - update + 1);
+            let first = self.random.below(self.shape.columns() - update + 1);
             let byte = self.random.next_u64().to_le_bytes()[0];
             self.points.push(Point { record, update: is_update.then_some((first, byte)) });
         }
-        let Client { points, out, .. } = self;
+        let Client { points, out, shape, .. } = self;
         let retries = session.transact(&mut |access| {
-            points.iter().try_for_each(|point| point.run(access, (read, update), out))
+            points.iter().try_for_each(|point| point.run(access, *shape, (read, update), out))
         })?;
         Ok((self.points.len() as u64, retries))
     }
@@ -237,14 +261,14 @@ impl<'a> Client<'a> {
     fn scan(&mut self, session: &mut dyn ColumnSession, records: usize) -> Result<(u64, u64)> {
         let columns = Columns::first(self.round.columns.scan);
         let last = self.round.chooser.count().saturating_sub(records as u64);
-        let from = self.next().min(last);
+        let (from, shape) = (self.next().min(last), self.shape);
         let mut count = 0;
         let retries = session.transact(&mut |access| {
             count = 0;
             let mut found = Ok(());
             access.scan(&key_of(from), records, columns, &mut |key, values| {
                 found = if *key == key_of(from + count) {
-                    check(from + count, columns, values)
+                    shape.check(from + count, columns, values)
                 } else {
                     Err(Error::new(ErrorKind::Corruption, "a scan passed over a record"))
                 };
@@ -261,6 +285,7 @@ impl Point {
     fn run(
         &self,
         access: &mut dyn ColumnAccess,
+        shape: Shape,
         (read, update): (usize, usize),
         out: &mut Vec<u8>,
     ) -> Result<()> {
@@ -268,7 +293,8 @@ impl Point {
         let is_there = match self.update {
             Some((first, byte)) => {
                 out.clear();
-                (first..first + update).for_each(|column| fill(self.record, column, byte, out));
+                (first..first + update)
+                    .for_each(|column| shape.fill(self.record, column, byte, out));
                 let columns = Columns(Columns::first(update).0 << first);
                 access.update(&key, columns, out)?
             }
@@ -276,7 +302,7 @@ impl Point {
                 let columns = Columns::first(read);
                 let is_there = access.read(&key, columns, out)?;
                 if is_there {
-                    check(self.record, columns, out)?;
+                    shape.check(self.record, columns, out)?;
                 }
                 is_there
             }
@@ -302,9 +328,12 @@ mod tests {
             let memory = 256 << 20;
             let mut stores: Vec<_> = spinney_heap::Layout::ALL
                 .into_iter()
-                .map(|layout| heap::open(layout, memory, &made(&directory, layout.name())).unwrap())
+                .map(|layout| {
+                    let own = made(&directory, layout.name());
+                    heap::open(layout, Shape::TEN, memory, &own).unwrap()
+                })
                 .collect();
-            stores.push(own::open(memory, &made(&directory, "own")).unwrap());
+            stores.push(own::open(Shape::TEN, memory, &made(&directory, "own")).unwrap());
             for store in stores {
                 store.load(Load { records: RECORDS, order, seed: 1 }).unwrap();
                 assert!(store.used_bytes() > RECORDS * 1000);

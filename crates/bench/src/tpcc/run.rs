@@ -31,12 +31,20 @@ named! {
         Rb = "rb",
         /// New-Order in every other thread, Query 2 in the others: TPC-C RC.
         Rc = "rc",
+        /// Query 2 in the first thread, New-Order in all others: figure 17 of Index-Organized.
+        OneQuery = "one-query",
     }
 }
 
 /// Names of the transactions, in the order of rows.
 pub const KINDS: [&str; 6] =
     ["New-Order", "Payment", "Order-Status", "Delivery", "Stock-Level", "Query2"];
+
+/// The place of New-Order among them.
+pub const NEW_ORDER: usize = Card::NewOrder as usize;
+
+/// The place of Query 2 among them.
+pub const QUERY_2: usize = Card::Query2 as usize;
 
 /// Options of TPC-C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +103,8 @@ impl Mix {
             Mix::Ra => &[(Card::NewOrder, 9), (Card::StockLevel, 1)],
             Mix::Rb => &[(Card::NewOrder, 1), (Card::StockLevel, 1)],
             Mix::Rc if thread.is_multiple_of(2) => &[(Card::NewOrder, 1)],
-            Mix::Rc => &[(Card::Query2, 1)],
+            Mix::OneQuery if thread > 0 => &[(Card::NewOrder, 1)],
+            Mix::Rc | Mix::OneQuery => &[(Card::Query2, 1)],
         };
         counts.iter().flat_map(|(card, count)| std::iter::repeat_n(*card, *count)).collect()
     }
@@ -133,7 +142,8 @@ impl Tpcc {
     /// Makes the workload.
     #[must_use]
     pub fn new(plan: TpccPlan, seed: u64) -> Self {
-        let supplied = (plan.mix == Mix::Rc).then(|| Supplied::new(plan.size()));
+        let has_query = matches!(plan.mix, Mix::Rc | Mix::OneQuery);
+        let supplied = has_query.then(|| Supplied::new(plan.size()));
         Tpcc { plan, seed, observer: None, supplied }
     }
 

@@ -16,8 +16,8 @@ use spinney_heap::{Heap, Layout, Schema, Session, Transaction};
 use spinney_io::{Disk, IfMissing, RealDisk};
 
 use super::{
-    Access, Body, Ended, Kind, Scan, TransactionalDriver, TransactionalSession, TransactionalStore,
-    Verdict, Visitor,
+    Access, Body, Chains, Ended, Kind, Scan, TransactionalDriver, TransactionalSession,
+    TransactionalStore, Verdict, Visitor,
 };
 use crate::columns::heap::LOG_BYTES;
 use crate::driver::{Counters, Knobs, OpenConfig, Terms};
@@ -130,6 +130,10 @@ impl TransactionalStore for HeapStore {
         let of_log = stats.map(|stats| (Some(stats.commits), Some(stats.flushes)));
         let (commits, log_flushes) = of_log.unwrap_or_default();
         Ok(Counters { commits, log_flushes, ..Counters::default() })
+    }
+
+    fn chains(&self, table: usize) -> Option<Chains> {
+        Some(self.heap.chains(table))
     }
 
     fn terms(&self) -> Terms {

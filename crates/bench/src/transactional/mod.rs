@@ -38,6 +38,7 @@ mod table;
 use std::ops::ControlFlow;
 
 use spinney_base::Result;
+pub use spinney_heap::Chains;
 
 use crate::driver::{Counters, Knobs, OpenConfig, Terms};
 
@@ -173,6 +174,11 @@ pub trait TransactionalStore: Send + Sync {
     /// Whatever the engine says.
     fn counters(&self) -> Result<Counters> {
         Ok(Counters::default())
+    }
+
+    /// Counts the versions of the records of a table. By default an engine cannot tell.
+    fn chains(&self, _table: usize) -> Option<Chains> {
+        None
     }
 
     /// What the engine really does, where that differs from what was asked for.

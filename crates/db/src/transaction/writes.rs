@@ -1,18 +1,23 @@
 //! What a transaction is going to write.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use smallvec::SmallVec;
 use spinney_base::{Error, KeyspaceId, Result};
 use spinney_engine::Patch;
 
 use crate::place::Place;
 use crate::write::{BatchWrite, check_operations};
 
+/// A key; a short one without memory of its own, for threads that allocate often wait for each other.
+type Key = SmallVec<[u8; 24]>;
+
 /// Own writes of a keyspace by key.
-type Values = BTreeMap<Vec<u8>, Own>;
+type Values = BTreeMap<Key, Own>;
 
 /// What a transaction makes of a key.
 #[derive(Debug)]
@@ -60,6 +65,8 @@ impl Patched {
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     keyspaces: BTreeMap<KeyspaceId, (Arc<Place>, Values)>,
+    /// Keys of all keyspaces.
+    count: usize,
     /// What each write since the first savepoint has replaced; the inner option says whether there
     /// was a write.
     undo: Vec<Undo>,
@@ -70,7 +77,7 @@ pub(super) struct Writes {
 #[derive(Debug)]
 struct Undo {
     keyspace: KeyspaceId,
-    key: Vec<u8>,
+    key: Key,
     before: Option<Own>,
 }
 
@@ -82,12 +89,8 @@ pub struct Savepoint {
 }
 
 impl Writes {
-    fn count(&self) -> usize {
-        self.keyspaces.values().map(|(_, values)| values.len()).sum()
-    }
-
     pub(super) fn is_empty(&self) -> bool {
-        self.count() == 0
+        self.count == 0
     }
 
     /// What was written to a key, if anything: a value or its removal.
@@ -145,16 +148,22 @@ impl Writes {
         key: &[u8],
         own: impl FnOnce(Option<&Own>) -> Own,
     ) -> Result<()> {
-        let count = self.count();
         let (_, values) =
             self.keyspaces.entry(place.id).or_insert_with(|| (place.clone(), Values::new()));
-        if !values.contains_key(key) {
-            check_operations(count + 1)?;
-        }
-        let own = own(values.get(key));
-        let before = values.insert(key.to_vec(), own);
+        let before = match values.get_mut(key) {
+            Some(known) => {
+                let own = own(Some(known));
+                Some(mem::replace(known, own))
+            }
+            None => {
+                check_operations(self.count + 1)?;
+                values.insert(Key::from_slice(key), own(None));
+                self.count += 1;
+                None
+            }
+        };
         if !self.savepoints.is_empty() {
-            self.undo.push(Undo { keyspace: place.id, key: key.to_vec(), before });
+            self.undo.push(Undo { keyspace: place.id, key: Key::from_slice(key), before });
         }
         Ok(())
     }
@@ -187,9 +196,9 @@ impl Writes {
         for Undo { keyspace, key, before } in self.undo.drain(writes..).rev() {
             let Some((_, values)) = self.keyspaces.get_mut(&keyspace) else { continue };
             match before {
-                Some(own) => values.insert(key, own),
-                None => values.remove(&key),
-            };
+                Some(own) => _ = values.insert(key, own),
+                None => self.count -= usize::from(values.remove(&key[..]).is_some()),
+            }
         }
         Ok(())
     }

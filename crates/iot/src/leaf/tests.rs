@@ -49,6 +49,45 @@ fn a_leaf_agrees_with_a_map() {
     }
 }
 
+/// What is copied lies elsewhere in words when its keys share more.
+#[test]
+fn parts_whose_keys_share_more_keep_their_records() {
+    let mut random = SplitMix(1);
+    for shared in 0..20 {
+        let (words, part) = (block(), block());
+        let (leaf, narrow) = (Leaf::new(&words), Leaf::new(&part));
+        let common = vec![b'm'; 3 + shared];
+        let all = Bounds { lower: b"mmm", upper: Some(b"mmz") };
+        let (lower, upper) = (common.clone(), [&common[..], b"z"].concat());
+        leaf.write(all, std::iter::empty::<Moved<'_>>());
+        let mut model = BTreeMap::new();
+        for number in 0..60_u8 {
+            let more = (0..random.next_u64() % 30).map(|_| b"abcdefg"[number as usize % 7]);
+            let key: Vec<u8> = common.iter().copied().chain([number]).chain(more).collect();
+            let key = if number == 0 { common.clone() } else { key };
+            let value: Vec<u8> = (0..random.next_u64() % 50).map(|at| at as u8).collect();
+            let index = leaf.search(&key).unwrap_err();
+            assert!(leaf.put(Err(index), Entry { key: &key, value: &value, flags: 0 }));
+            leaf.set_cell(index, number.is_multiple_of(3).then_some(u32::from(number)));
+            model.insert(key, (value, number.is_multiple_of(3).then_some(u32::from(number))));
+        }
+        let new = (Entry { key: &[common.as_slice(), b"x"].concat(), value: b"new", flags: 0 }, 0);
+        let picks = (0..leaf.len()).map(Some).chain([None]);
+        narrow.write_picked(Bounds { lower: &lower, upper: Some(&upper) }, leaf, picks, new);
+        narrow.check().unwrap();
+        model.insert(new.0.key.to_vec(), (b"new".to_vec(), None));
+        assert_eq!(narrow.len(), model.len());
+        for (at, (key, (value, cell))) in model.iter().enumerate() {
+            let (mut found_key, mut found) = (Vec::new(), Vec::new());
+            narrow.key(at, &mut found_key);
+            narrow.value(narrow.data(at), &mut found);
+            assert_eq!((&found_key, &found, narrow.cell(at)), (key, value, *cell), "{shared}");
+            assert_eq!(narrow.search(key), Ok(at));
+            assert!(narrow.is_at(at, key) && !narrow.is_at(at + 1, key), "{key:?}");
+        }
+    }
+}
+
 #[test]
 fn status_and_image_are_apart() {
     let words = block();

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use spinney_base::{ErrorKind, ValueRef};
-use spinney_engine::{Engine as _, KeyspaceSalvage as _, LostRange, Maintain as _, Versioned as _};
+use spinney_engine::{
+    Engine as _, KeyspaceSalvage as _, LostRange, Maintain as _, Prepared, Versioned as _,
+};
 use spinney_io::sim::CrashMode;
 
 use super::{KEYSPACE, MUCH, Model, World, key, value};
@@ -182,8 +184,9 @@ fn absent_records_are_in_no_image() {
     // Leaves have room for them.
     (0..1000).for_each(|number| world.remove(&key(4 * number)));
     world.checkpoint();
-    let cells: Vec<_> =
-        (0..1000).map(|number| world.engine.cell(&key(4 * number), b"value")).collect();
+    let cells: Vec<_> = (0..1000)
+        .map(|number| world.engine.cell(&key(4 * number), b"value", &mut Prepared::default()))
+        .collect();
     assert_eq!(world.engine.tree.changed(), 0);
     assert_eq!((world.engine.tree.records(), world.verify().unwrap()), (3000, 3000));
     drop(cells);

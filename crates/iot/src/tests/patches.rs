@@ -7,7 +7,8 @@ use std::task::Poll;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Lsn, ValueRef};
 use spinney_engine::{
-    Cell, Chunk, Engine as _, Found, Patch, ScanRequest, SnapshotNumber, Versioned as _, Write,
+    Cell, Chunk, Engine as _, Found, Patch, Prepared, ScanRequest, SnapshotNumber, Versioned as _,
+    Write,
 };
 use spinney_ssn::{Image, Sight, Transaction};
 use spinney_sync::hash_key;
@@ -52,10 +53,16 @@ impl Change {
 
 /// Applies a change as the database does. Says whether it was one of what is there.
 fn apply(world: &World, key: &[u8], change: &Change) -> bool {
+    apply_near(world, key, change, Prepared::default())
+}
+
+/// Does the same with what was noted of where the record is.
+fn apply_near(world: &World, key: &[u8], change: &Change, noted: Prepared) -> bool {
     let value = change.encoded();
     let value = value.as_deref().map(ValueRef::inline);
     let write = Write { key, hash: hash_key(KEYSPACE, key), value };
-    let prepared = world.engine.prepare(&write).unwrap();
+    let Prepared([bytes, _]) = world.engine.prepare(&write).unwrap();
+    let prepared = Prepared([bytes | noted.0[0], noted.0[1]]);
     if let Change::Patch(_) = change {
         return world.engine.patch(&write, prepared, SnapshotNumber::NONE);
     }
@@ -68,13 +75,14 @@ fn write(world: &World, key: &[u8], change: &Change) {
     let certifier = &world.engine.context.certifier;
     let mut writer: Transaction<Cell> = certifier.begin_plain().unwrap();
     let value = change.encoded().unwrap_or_default();
-    let cell = world.engine.cell(key, &value);
+    let mut noted = Prepared::default();
+    let cell = world.engine.cell(key, &value, &mut noted);
     assert!(matches!(writer.poll_own(&cell, None), Poll::Ready(Ok(()))));
     writer.draw().unwrap();
     writer.certify().unwrap();
     writer.decide();
     writer.publish(|_| {
-        assert!(apply(world, key, change), "it fits");
+        assert!(apply_near(world, key, change, noted), "it fits");
         if let Change::Remove = change { Image::Tombstone } else { Image::Value }
     });
     writer.finish();
@@ -124,10 +132,10 @@ fn what_is_kept_is_as_small_as_the_part() {
     let small = world.engine.older_bytes();
     assert!(small < 128, "{small} bytes of an older image of 16");
     write(&world, b"k", &patch(900));
-    assert_eq!(world.engine.older_bytes(), 2 * small + 892);
+    assert_eq!(world.engine.older_bytes(), 2 * small + 908);
     // The whole value, where parts are half of it.
     write(&world, b"k", &patch(1000));
-    assert_eq!(world.engine.older_bytes(), 3 * small + 892 + 1984);
+    assert_eq!(world.engine.older_bytes(), 3 * small + 908 + 2000);
     assert_eq!(read(&world, b"k", reader.sight()).unwrap(), before);
     assert_eq!(range(&world, reader.sight())[&b"k"[..]], before);
     drop(reader);
@@ -198,6 +206,51 @@ fn readers_of_many_moments_agree_with_maps() {
         world.check(&model);
         world.checkpoint();
         world.after_crash().check(&model);
+    }
+}
+
+/// Where a record was noted there may be others by now: neighbours came, or its leaf was divided, or joined again.
+#[test]
+fn what_moved_since_its_cell_was_taken_is_found() {
+    for moves in 0..4 {
+        let (world, mut model) = (World::new(MUCH, false), Model::new());
+        let put = |model: &mut Model, number: u64, value: &[u8]| {
+            world.put(&key(number), value);
+            model.insert(key(number), value.to_vec());
+        };
+        (0..40).for_each(|number| put(&mut model, 10 * number, &[1; 20]));
+        let noted = (0..40).map(|number| {
+            let mut noted = Prepared::default();
+            let cell = world.engine.cell(&key(10 * number), b"", &mut noted);
+            (key(10 * number), cell, noted)
+        });
+        let noted: Vec<(Vec<u8>, Cell, Prepared)> = noted.collect();
+        let neighbours = [0, 4, 200, 200][moves];
+        (0..neighbours).for_each(|number| put(&mut model, 2 * number + 1, &[2; 400]));
+        assert_eq!(world.engine.tree.leaves() > 1, moves > 1);
+        if moves == 3 {
+            let before = world.engine.tree.leaves();
+            for number in 0..neighbours {
+                world.remove(&key(2 * number + 1));
+                model.remove(&key(2 * number + 1));
+            }
+            world.engine.tree.join_some(&[], usize::MAX);
+            assert!(world.engine.tree.leaves() < before);
+        }
+        for (number, (key, _, noted)) in noted.iter().enumerate() {
+            let change = match number % 3 {
+                0 => Change::Put(vec![3; number]),
+                1 => Change::Remove,
+                _ => Change::Patch(vec![(5, vec![4; 2])]),
+            };
+            assert!(apply_near(&world, key, &change, *noted));
+            change.apply(&mut model, key);
+        }
+        world.check(&model);
+        drop(noted);
+        collect(&world);
+        assert_eq!(world.engine.tree.cells.used(), 0);
+        world.check(&model);
     }
 }
 
