@@ -251,7 +251,7 @@ impl State {
         let job = me.guarded(move || {
             let mut next = engine.background()?;
             if let Some(versioned) = engine.versioned()
-                && versioned.collect(state.versions.horizon(), COLLECTED_AT_ONCE) > 0
+                && versioned.collect(&state.versions.certifier.running(), COLLECTED_AT_ONCE) > 0
             {
                 next = Next::Again;
             }

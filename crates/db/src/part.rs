@@ -207,9 +207,9 @@ impl Part {
     /// # Errors
     /// `Conflict`.
     pub(crate) fn extend(&mut self) -> Result<()> {
-        let sight = self.transaction.as_ref().ok_or_else(is_over)?.sight();
+        let transaction = self.transaction.as_ref().ok_or_else(is_over)?;
         // The stamp first: what is overwritten after the look has a greater one.
-        let now = self.versions.certifier.clock().now();
+        let (sight, now) = (transaction.sight(), transaction.moment());
         let is_current = !self.is_certified() || self.overwritten(sight, now) == NEVER;
         let transaction = self.transaction.as_mut().ok_or_else(is_over)?;
         if !is_current {

@@ -114,20 +114,15 @@ impl Versions {
         self.scanning.load(SeqCst) > 0 || self.scanned.load(SeqCst) > begin
     }
 
-    /// Returns the least begin stamp of what runs: nobody needs what ended at or before it.
-    pub(crate) fn horizon(&self) -> Stamp {
-        self.certifier.contexts().horizon(self.certifier.clock())
-    }
-
     /// Makes room in a keyspace whose memory is full. If older images take much of it, the transaction that began first
     /// ends with a conflict. Returns whether there is more room now.
     pub(crate) fn relieve(&self, keyspace: &KeyspaceState) -> bool {
         let Some(versioned) = keyspace.engine.versioned() else { return false };
         let before = versioned.older_bytes();
-        versioned.collect(self.horizon(), usize::MAX);
+        versioned.collect(&self.certifier.running(), usize::MAX);
         let most = keyspace.memory.target() / OLDER_PART;
         if versioned.older_bytes() > most && self.certifier.contexts().abort_oldest() {
-            versioned.collect(self.horizon(), usize::MAX);
+            versioned.collect(&self.certifier.running(), usize::MAX);
         }
         versioned.older_bytes() < before
     }

@@ -10,6 +10,10 @@
 //!
 //! Example: `070` at 5: `05 00 00 00  03 00 00 00  30 37 30`.
 
+/// Most bytes of a patch that is made of two. With more, what is kept of a long value takes more than the value; with fewer,
+/// more versions are kept.
+const FOLLOWED_BYTES_MAX: usize = 2048;
+
 /// A list of parts. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patch<'a>(&'a [u8]);
@@ -68,6 +72,23 @@ impl<'a> Patch<'a> {
         fits
     }
 
+    /// Returns the patch that does what this one and then another does, if it is not long.
+    #[must_use]
+    pub fn followed_by(self, last: Patch<'_>) -> Option<Vec<u8>> {
+        let is_replaced = |(offset, bytes): &(usize, &[u8])| {
+            let covers = |(from, other): (usize, &[u8])| {
+                from <= *offset && offset + bytes.len() <= from + other.len()
+            };
+            last.parts().any(covers)
+        };
+        let mut both = Vec::new();
+        for (offset, bytes) in self.parts().filter(|part| !is_replaced(part)) {
+            Self::push(&mut both, offset, bytes);
+        }
+        both.extend_from_slice(last.0);
+        (both.len() <= FOLLOWED_BYTES_MAX.max(last.0.len())).then_some(both)
+    }
+
     /// Makes of a copy of the list the patch that takes this one back from a value which it fits. `old` copies bytes of the
     /// value, as they are before, from an offset on.
     pub fn undo(self, copy: &mut [u8], mut old: impl FnMut(usize, &mut [u8])) {
@@ -123,6 +144,27 @@ mod tests {
         assert_eq!(value, b"abcd");
         assert!(!patch.lay_over(&mut value[..3]), "it does not fit");
         assert_eq!(value, b"abcd");
+    }
+
+    #[test]
+    fn two_are_as_one() {
+        let list = |parts: &[(usize, &[u8])]| {
+            let mut list = Vec::new();
+            parts.iter().for_each(|(offset, bytes)| Patch::push(&mut list, *offset, bytes));
+            list
+        };
+        let (first, last) = (list(&[(0, b"ab"), (3, b"c"), (6, b"zz")]), list(&[(2, b"xyz")]));
+        let [one, other] = [&first, &last].map(|list| Patch::parse(list).unwrap());
+        let both = one.followed_by(other).unwrap();
+        assert_eq!(Patch::parse(&both).unwrap().parts().count(), 3, "one part is covered");
+        let (mut apart, mut at_once) = (b"01234567".to_vec(), b"01234567".to_vec());
+        assert!(one.lay_over(&mut apart) && other.lay_over(&mut apart));
+        assert!(Patch::parse(&both).unwrap().lay_over(&mut at_once));
+        assert_eq!(apart, at_once);
+        let long = list(&[(0, &[1; 2000]), (3000, &[2; 2000])]);
+        let long = Patch::parse(&long).unwrap();
+        assert_eq!(long.followed_by(other), None);
+        assert_eq!(one.followed_by(long).unwrap().len(), long.bytes().len(), "covered by it");
     }
 
     #[test]

@@ -15,9 +15,9 @@ use std::ops::Bound;
 
 use smallvec::SmallVec;
 use spinney_base::Result;
-use spinney_ssn::{CellRef, Kept, Sight, Stamp, Successor};
+use spinney_ssn::{CellRef, Kept, Running, Sight, Stamp, Successor};
 
-use crate::{Chunk, Found, OwnedValue, Prepared, ScanRequest, SnapshotNumber, Write};
+use crate::{Chunk, Found, OwnedValue, Patch, Prepared, ScanRequest, SnapshotNumber, Write};
 
 /// The bytes of a patch: of a short one without memory of their own, so that versions of a counter lie side by side, a
 /// cache line each.
@@ -51,6 +51,27 @@ impl Kept for OlderImage {
 
     fn is_whole(&self) -> bool {
         !matches!(self, OlderImage::Undo(_))
+    }
+
+    fn absorb(&mut self, newer: &Self) -> bool {
+        let OlderImage::Undo(undo) = self else { return true };
+        match newer {
+            OlderImage::Absent => false,
+            OlderImage::Whole(value) => {
+                let mut value = value.clone();
+                let is_laid =
+                    Patch::parse(undo).is_some_and(|undo| undo.lay_over(&mut value.bytes));
+                if is_laid {
+                    *self = OlderImage::Whole(value);
+                }
+                is_laid
+            }
+            OlderImage::Undo(newer) => {
+                let both = Patch::parse(newer).zip(Patch::parse(undo));
+                let both = both.and_then(|(newer, undo)| newer.followed_by(undo));
+                both.map(|both| *undo = both.into()).is_some()
+            }
+        }
     }
 
     fn prefetch(&self) {
@@ -127,9 +148,9 @@ pub trait Versioned: Send + Sync + Debug {
     /// Returns the place of the gap that a key lies in. A writer asks once it has drawn its commit stamp.
     fn gap_of(&self, key: &[u8]) -> u64;
 
-    /// Takes cells from records that no transaction needs below the horizon, and drops older images. Looks at
-    /// `most` cells, and returns how many it took.
-    fn collect(&self, horizon: Stamp, most: usize) -> usize;
+    /// Takes cells from records of which no transaction needs them, and drops older images that none sees. Looks at
+    /// `most` cells, and returns from how many it took something.
+    fn collect(&self, running: &Running, most: usize) -> usize;
 
     /// Returns the bytes of memory of older images.
     fn older_bytes(&self) -> u64;

@@ -24,7 +24,7 @@ use spinney_engine::{
     Whereabouts, Write,
 };
 use spinney_leaf::Entry;
-use spinney_ssn::{Sight, Stamp, Successor, Version};
+use spinney_ssn::{Running, Sight, Stamp, Successor, Version};
 
 use crate::engine::Iot;
 use crate::leaf::ABSENT;
@@ -162,14 +162,15 @@ impl Versioned for Iot {
         self.tree.gaps.place(gap.expect("the first leaf begins before all keys"))
     }
 
-    fn collect(&self, horizon: Stamp, most: usize) -> usize {
+    fn collect(&self, running: &Running, most: usize) -> usize {
         let (mut taken, before) = (0, self.version_bytes());
         let mut key = Vec::new();
         for _ in 0..self.queue.len().min(most) {
             let Some((cell, near)) = self.queue.pop(&mut key) else { break };
-            if self.collect_one((cell, near), &key, horizon) {
-                taken += 1;
-            } else {
+            let is_thinner = self.tree.cells.thin(cell, running);
+            let is_taken = self.collect_one((cell, near), &key, running);
+            taken += usize::from(is_thinner || is_taken);
+            if !is_taken {
                 self.queue.push(cell, near, &key);
             }
         }
@@ -186,15 +187,15 @@ impl Versioned for Iot {
 
 impl Iot {
     /// Gives a cell back if nobody needs it, and takes an absent record out with it. Returns whether it did.
-    fn collect_one(&self, (cell, near): (u32, Near), key: &[u8], horizon: Stamp) -> bool {
-        if !self.tree.cells.may_release(cell, horizon) {
+    fn collect_one(&self, (cell, near): (u32, Near), key: &[u8], running: &Running) -> bool {
+        if !self.tree.cells.may_release(cell, running) {
             return false;
         }
         let near = Some(near);
         let held = self.tree.lock_near(near, key);
         let named = find(held.leaf, near, key).ok();
         let named = named.filter(|index| held.leaf.cell(*index) == Some(cell));
-        if !self.tree.cells.release(cell, horizon) {
+        if !self.tree.cells.release(cell, running) {
             held.release_unchanged();
             return false;
         }

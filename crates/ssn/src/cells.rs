@@ -19,8 +19,9 @@
 //! 2. Older images ascend by the stamps of their versions. The newest of them gets its image before
 //!    the next version can be read.
 //! 3. An image that is not whole leads from the image of the next version to its own. So a reader takes the images
-//!    from the next whole one, or from the newest, down to the one that it sees, all at once. Images are dropped
-//!    from the oldest on, which none of the others needs.
+//!    from the next whole one, or from the newest, down to the one that it sees, all at once. An image that nobody
+//!    sees goes once the one before is led to without it.
+//! 4. An older image that some transaction sees has its own overwriter with it, whatever was in between and is gone.
 //!
 //! **Differs from the paper**, whose mapping table each reader asks: here only transactions ask, and
 //! the newest image is in the leaf.
@@ -36,7 +37,7 @@ use spinney_sync::prefetch;
 
 use crate::certify::Certifier;
 use crate::clock::Stamp;
-use crate::context::{Fate, Owner};
+use crate::context::{Fate, Owner, Running};
 use crate::stamps::{Gap, Marks, Readable, Stamps, Successor, Version, Words};
 use crate::transaction::Sight;
 
@@ -47,6 +48,10 @@ const CHUNKS: usize = 24;
 /// Most images one behind the other that are not whole. With more, readers of old versions take longer; with fewer,
 /// images take more memory.
 const PARTIAL_MAX: usize = 15;
+
+/// A chain that has room for more than so many times its versions gives it back. With more, what was a long one takes memory; with
+/// less, chains that grow and shrink allocate each time.
+const SPARE: usize = 4;
 
 /// An image as a cell keeps it.
 pub trait Kept {
@@ -60,6 +65,10 @@ pub trait Kept {
 
     /// Lets the processor fetch what it has allocated: it is read soon.
     fn prefetch(&self) {}
+
+    /// Becomes, if it can, the same image led to from where `newer` is led to from: that one goes, and this one was led to from
+    /// it. Returns whether it did.
+    fn absorb(&mut self, newer: &Self) -> bool;
 }
 
 /// An image that was replaced.
@@ -130,6 +139,16 @@ impl<I> Default for Cells<I> {
     }
 }
 
+/// Lets the image before the last of these be led to without that one. Returns whether the last may go.
+fn lets_go<I: Kept>(all: &mut [Older<I>]) -> bool {
+    let [.., before, last] = all else { return true };
+    match (&mut before.image, &last.image) {
+        (Some(before), _) if before.is_whole() => true,
+        (Some(before), Some(last)) => before.absorb(last),
+        _ => false,
+    }
+}
+
 /// Bytes of memory of an image that was replaced.
 fn bytes_of<I: Kept>(older: &Older<I>) -> u64 {
     size_of::<Older<I>>() as u64 + older.image.as_ref().map_or(0, Kept::bytes)
@@ -184,31 +203,55 @@ impl<I> Cells<I> {
         CellRef { cells: self.clone(), index }
     }
 
-    /// Whether a look at a cell is worthwhile: it seems to be of no use, or to keep images that nobody sees.
-    pub fn may_release(&self, index: u32, horizon: Stamp) -> bool {
+    /// Whether it seems that a cell can be [released](Cells::release): its stamps are not above the horizon.
+    pub fn may_release(&self, index: u32, running: &Running) -> bool {
         let cell = self.cell(index);
         let stamp = Version::from_word(cell.cstamp.load(Ordering::Acquire)).stamp();
-        let is_held = cell.holders.load(Ordering::Relaxed) > 0;
-        let ended = |older: &Older<I>| older.successor.end <= horizon;
-        stamp <= horizon && !is_held || cell.older.lock().first().is_some_and(ended)
+        stamp <= running.horizon() && cell.holders.load(Ordering::Relaxed) == 0
     }
 
-    /// Drops older images that ended at or before the horizon. Gives the cell back if nobody holds
-    /// it and its stamps are not above the horizon, and says whether it did. No handle of it can be
-    /// taken meanwhile.
-    pub fn release(&self, index: u32, horizon: Stamp) -> bool
+    /// Drops older images that no transaction sees. Returns whether there were any.
+    pub fn thin(&self, index: u32, running: &Running) -> bool
     where
         I: Kept,
     {
-        let cell = self.cell(index);
-        let mut older = cell.older.lock();
-        older.retain(|older| {
-            let stays = older.successor.end > horizon;
-            if !stays {
-                self.older_bytes.fetch_sub(bytes_of(older), Ordering::Relaxed);
+        let mut older = self.cell(index).older.lock();
+        let count = older.len();
+        let sum = |older: &[Older<I>]| older.iter().map(bytes_of).sum::<u64>();
+        let is_seen = |older: &Older<I>| {
+            let may_see = running.may_see(older.version.stamp(), older.successor.end);
+            // The image of the newest is still to be kept.
+            older.image.is_none() || may_see
+        };
+        if older.iter().all(is_seen) {
+            return false;
+        }
+        let before = sum(&older);
+        // None of the others needs the oldest ones.
+        let gone = older.iter().position(is_seen).unwrap_or(count);
+        older.drain(..gone);
+        for at in (0..older.len()).rev() {
+            if !is_seen(&older[at]) && lets_go(&mut older[..=at]) {
+                older.remove(at);
             }
-            stays
-        });
+        }
+        if older.capacity() > SPARE * older.len().max(1) {
+            older.shrink_to_fit();
+        }
+        let after = sum(&older);
+        if after < before {
+            self.older_bytes.fetch_sub(before - after, Ordering::Relaxed);
+        } else {
+            self.older_bytes.fetch_add(after - before, Ordering::Relaxed);
+        }
+        older.len() < count
+    }
+
+    /// Gives a cell back if nobody holds it, it keeps no older image, and its stamps are not above the horizon, and says
+    /// whether it did. No handle of it can be taken meanwhile.
+    pub fn release(&self, index: u32, running: &Running) -> bool {
+        let (cell, horizon) = (self.cell(index), running.horizon());
+        let older = cell.older.lock();
         let stamp = Version::from_word(cell.cstamp.load(Ordering::Acquire)).stamp();
         let newest = stamp.max(cell.pstamp.load(Ordering::SeqCst));
         let is_idle = cell.holders.load(Ordering::SeqCst) == 0;
@@ -459,6 +502,13 @@ mod tests {
         fn is_whole(&self) -> bool {
             *self < 1000
         }
+
+        fn absorb(&mut self, newer: &u64) -> bool {
+            if newer.is_whole() {
+                *self %= 1000;
+            }
+            true
+        }
     }
 
     fn copied(images: Images<'_, u64>) -> Vec<u64> {
@@ -502,9 +552,9 @@ mod tests {
         assert_eq!(overwriter(late.sight(), 11), Poll::Ready(None));
         assert_eq!(overwriter(now, 12), Poll::Ready(None));
         early.note_older(Successor { end: 11, pi: 11 }).unwrap();
-        let horizon = || ssn.contexts().horizon(ssn.clock());
         drop(early);
-        assert!(!cells.release(cell.index(), horizon()));
+        assert!(cells.thin(cell.index(), &ssn.running()));
+        assert!(!cells.release(cell.index(), &ssn.running()));
         let first = Sight { begin: 10, ..late.sight() };
         assert!(
             cells.see(cell.index(), (first, &ssn), copied).is_pending(),
@@ -512,11 +562,13 @@ mod tests {
         );
         assert!(cells.see(cell.index(), (late.sight(), &ssn), copied).is_ready());
         drop(late);
-        assert!(!cells.release(cell.index(), horizon()), "it is held");
+        assert!(cells.thin(cell.index(), &ssn.running()));
+        assert!(!cells.release(cell.index(), &ssn.running()), "it is held");
         let index = cell.index();
         drop(cell);
-        assert!(!cells.release(index, 11), "its version is above the horizon");
-        assert!(cells.release(index, horizon()));
+        let before = Certifier::above(11).running();
+        assert!(!cells.release(index, &before), "its version is above the horizon");
+        assert!(cells.release(index, &ssn.running()));
         assert_eq!((cells.used(), cells.older_bytes()), (0, 0));
         assert_eq!(cells.take(Version::absent(0)).index(), index, "it is used again");
     }
@@ -563,7 +615,8 @@ mod tests {
         overwrite(&ssn, &cell, 1);
         assert_eq!(cell.successor(Version::present(0)), Successor { end: 11, pi: 11 });
         assert!(ssn.contexts().abort_oldest());
-        assert!(!cells.release(cell.index(), ssn.contexts().horizon(ssn.clock())), "it is held");
+        assert!(cells.thin(cell.index(), &ssn.running()));
+        assert!(!cells.release(cell.index(), &ssn.running()), "it is held");
         assert_eq!(cell.successor(Version::present(0)), Successor { end: 0, pi: 0 });
         drop(early);
     }
@@ -578,7 +631,8 @@ mod tests {
         }
         assert!(cells.bytes() >= 1000 * 40);
         drop(taken);
-        assert!((0..1000).all(|index| cells.release(index, 1000)));
+        let running = Certifier::above(1000).running();
+        assert!((0..1000).all(|index| cells.release(index, &running)));
         assert_eq!(cells.used(), 0);
     }
 }

@@ -27,7 +27,7 @@ use spinney_base::shim::{spin_hint, thread};
 
 use crate::board::Board;
 use crate::clock::{Clock, STAMP_MAX, Stamp};
-use crate::context::{Contexts, Fate, Owner};
+use crate::context::{Contexts, Fate, Owner, Running};
 use crate::readers;
 use crate::safe::Floor;
 use crate::stamps::{Seen, Stamps, Successor, Version, newest};
@@ -107,6 +107,12 @@ impl Certifier {
     #[must_use]
     pub fn contexts(&self) -> &Contexts {
         &self.shared.contexts
+    }
+
+    /// Returns the begin stamps of transactions that run.
+    #[must_use]
+    pub fn running(&self) -> Running {
+        self.shared.contexts.running(&self.shared.clock)
     }
 
     /// Passes while a transaction may commit.

@@ -122,6 +122,45 @@ struct Context {
     begin: AtomicU64,
     cstamp: AtomicU64,
     pi: AtomicU64,
+    /// The generation whose begin stamp `begin` is; 0 while it moves.
+    begun: AtomicU64,
+}
+
+/// The begin stamps of transactions that run, as of a moment: they tell which older versions are seen.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// Drawn last before the others were looked at: what begins later begins there or above.
+    now: Stamp,
+    horizon: Stamp,
+    /// Ascending; `None` if one of them was not known.
+    begins: Option<Vec<Stamp>>,
+}
+
+impl Running {
+    /// Returns the least begin stamp, or the newest stamp if none runs; see [`Contexts::horizon`].
+    #[must_use]
+    pub fn horizon(&self) -> Stamp {
+        self.horizon
+    }
+
+    /// Whether a transaction may see a version that was overwritten at `end`.
+    ///
+    /// ```
+    /// # use spinney_ssn::{Certifier, Slot};
+    /// let ssn = Certifier::above(10);
+    /// let reader = ssn.begin::<&Slot>().unwrap();
+    /// (0..3).for_each(|_| _ = ssn.clock().draw());
+    /// let running = ssn.running();
+    /// assert!(running.may_see(8, 11));
+    /// assert!(!running.may_see(11, 13), "nobody began in between");
+    /// assert!(running.may_see(13, 14), "the next transaction does");
+    /// ```
+    #[must_use]
+    pub fn may_see(&self, version: Stamp, end: Stamp) -> bool {
+        let Some(begins) = &self.begins else { return end > self.horizon };
+        let at = begins.partition_point(|begin| *begin < version);
+        end > self.now || begins.get(at).is_some_and(|begin| *begin < end)
+    }
 }
 
 /// The contexts of a database. Thread-safe.
@@ -172,6 +211,7 @@ impl Contexts {
             // Until this store the begin stamp is that of an earlier transaction, which is smaller.
             let begin = clock.now();
             context.begin.store(begin, Ordering::SeqCst);
+            context.begun.store(claimed >> STATE_BITS, Ordering::SeqCst);
             return Some((Owner::of(index, claimed >> STATE_BITS), begin));
         }
         None
@@ -195,14 +235,34 @@ impl Contexts {
     pub fn horizon(&self, clock: &Clock) -> Stamp {
         // The clock first: a claim that the scan misses takes its begin stamp later.
         let now = clock.now();
-        let running = self.contexts[..self.high()].iter();
-        // An aborted transaction sees nothing any more.
-        let sees = |context: &&Context| {
-            let state = context.word.load(Ordering::SeqCst) & STATE;
-            state != FREE && state != ABORTED
-        };
-        let running = running.filter(sees);
-        running.map(|context| context.begin.load(Ordering::SeqCst)).fold(now, Stamp::min)
+        self.begins().fold(now, |least, (begin, _)| least.min(begin))
+    }
+
+    /// Returns the begin stamps of running transactions, and whether each is known: one that is not is at least this.
+    fn begins(&self) -> impl Iterator<Item = (Stamp, bool)> {
+        self.contexts[..self.high()].iter().filter_map(|context| {
+            let word = context.word.load(Ordering::SeqCst);
+            let state = word & STATE;
+            let is_known = context.begun.load(Ordering::SeqCst) == word >> STATE_BITS;
+            // An aborted transaction sees nothing any more.
+            let sees = state != FREE && state != ABORTED;
+            sees.then(|| (context.begin.load(Ordering::SeqCst), is_known))
+        })
+    }
+
+    /// Returns the begin stamps of running transactions.
+    #[must_use]
+    pub fn running(&self, clock: &Clock) -> Running {
+        // The clock first, as in `horizon`; nor does a begin stamp that moves meanwhile move below it.
+        let now = clock.now();
+        let (mut horizon, mut begins) = (now, Some(Vec::new()));
+        for (begin, is_known) in self.begins() {
+            horizon = horizon.min(begin);
+            begins = begins.filter(|_| is_known);
+            begins.iter_mut().for_each(|begins| begins.push(begin));
+        }
+        begins.iter_mut().for_each(|begins| begins.sort_unstable());
+        Running { now, horizon, begins }
     }
 
     /// Returns what became of a transaction, as far as stamps up to `limit` are concerned.
@@ -301,8 +361,15 @@ impl Contexts {
         self.store_state(me, FREE);
     }
 
+    /// Notes that a begin stamp is about to move to one that is yet to be taken: what may be seen there stays.
+    pub(crate) fn begin_moves(&self, me: Owner) {
+        self.contexts[me.index()].begun.store(0, Ordering::SeqCst);
+    }
+
     pub(crate) fn move_begin(&self, me: Owner, begin: Stamp) {
-        self.contexts[me.index()].begin.store(begin, Ordering::SeqCst);
+        let context = &self.contexts[me.index()];
+        context.begin.store(begin, Ordering::SeqCst);
+        context.begun.store(me.generation(), Ordering::SeqCst);
     }
 
     pub(crate) fn is_active(&self, owner: Owner) -> bool {

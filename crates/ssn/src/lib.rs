@@ -64,6 +64,6 @@ mod world;
 pub use cells::{CellRef, Cells, Images, Kept, Sees};
 pub use certify::{Certifier, Image, reads_are_current};
 pub use clock::{Clock, NEVER, STAMP_MAX, Stamp};
-pub use context::{CONTEXTS, Contexts, Fate, Owner};
+pub use context::{CONTEXTS, Contexts, Fate, Owner, Running};
 pub use stamps::{Gap, Marks, Readable, Slot, Stamps, Successor, Version, Words};
 pub use transaction::{Look, Sight, Transaction};

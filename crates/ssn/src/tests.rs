@@ -424,3 +424,19 @@ fn late_contexts_share_a_bit() {
     assert!(!x.is_quiet(), "the shared bit stays");
     assert!(y.is_quiet(), "a new version has no readers");
 }
+
+/// What a begin stamp may move to stays, for it is not known yet.
+#[test]
+fn running_is_careful_about_begin_stamps_that_move() {
+    let ssn = Certifier::above(10);
+    let mut reader: Transaction<&Slot> = ssn.begin().unwrap();
+    assert_eq!((ssn.clock().draw(), ssn.clock().draw()), (11, 12));
+    let moment = reader.moment();
+    assert_eq!((moment, ssn.clock().draw(), ssn.clock().draw()), (12, 13, 14));
+    assert!(ssn.running().may_see(12, 14), "it may be about to begin there");
+    reader.extend_to(moment).unwrap();
+    let running = ssn.running();
+    assert!(running.may_see(12, 14) && !running.may_see(10, 12) && !running.may_see(13, 14));
+    drop(reader);
+    assert!(!ssn.running().may_see(12, 14));
+}

@@ -268,7 +268,15 @@ impl<S: Stamps> Transaction<S> {
         self.places.push(hash);
     }
 
-    /// Moves the begin stamp to a later one, once the engine has found that nothing which it noted on the board was
+    /// Returns the present moment, to which the begin stamp is about to move by
+    /// [`extend_to`](Transaction::extend_to). Versions that are seen there stay until then.
+    #[must_use]
+    pub fn moment(&self) -> Stamp {
+        self.certifier.shared.contexts.begin_moves(self.me);
+        self.certifier.shared.clock.now()
+    }
+
+    /// Moves the begin stamp to a later one, the [`moment`](Transaction::moment) that was taken, once the engine has found that nothing which it noted on the board was
     /// overwritten up to there.
     ///
     /// # Errors
@@ -294,7 +302,7 @@ impl<S: Stamps> Transaction<S> {
     pub fn extend(&mut self) -> Poll<Result<()>> {
         self.still_active()?;
         // The stamp first: what is overwritten after the look has a greater one.
-        let begin = self.certifier.shared.clock.now();
+        let begin = self.moment();
         let mut is_current = self.first_end > begin;
         for read in &self.reads {
             is_current &= ready!(self.successor(read, begin)).is_none();

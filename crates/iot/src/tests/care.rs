@@ -190,7 +190,8 @@ fn absent_records_are_in_no_image() {
     assert_eq!(world.engine.tree.changed(), 0);
     assert_eq!((world.engine.tree.records(), world.verify().unwrap()), (3000, 3000));
     drop(cells);
-    assert_eq!(world.engine.collect(0, usize::MAX), 1000);
+    let running = world.engine.context.certifier.running();
+    assert_eq!(world.engine.collect(&running, usize::MAX), 1000);
     assert_eq!((world.engine.tree.changed(), world.engine.tree.cells.used()), (0, 0));
     assert_eq!(world.after_crash().all().len(), 3000);
 }
