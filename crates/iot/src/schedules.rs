@@ -135,7 +135,7 @@ fn another_index_is_seen_at_once() {
             for (at, lower) in lowers.into_iter().enumerate() {
                 let bounds = Bounds { lower, upper: lowers.get(at + 1).copied() };
                 let entry = Entry { key: lower, value: b"1", flags: 0 };
-                index.insert(lower, tree.make(bounds, [entry].into_iter(), None));
+                index.insert(lower, tree.make(bounds, [(entry, 0)].into_iter(), None));
             }
             tree.replace(index);
         });

@@ -31,6 +31,10 @@ use crate::leaf::ABSENT;
 use crate::near::{Near, find};
 use crate::tree::SPARSE_WORDS;
 
+/// Older versions from which on those that nobody sees go before the record comes to rest. With more, old readers cost memory; with
+/// fewer, most records are looked at twice.
+const LONG: usize = 3;
+
 /// Cells in use, with the keys of their records, which lie one behind the other: threads that allocate often wait for
 /// each other. The first was looked at longest ago.
 #[derive(Debug, Default)]
@@ -167,8 +171,8 @@ impl Versioned for Iot {
         let mut key = Vec::new();
         for _ in 0..self.queue.len().min(most) {
             let Some((cell, near)) = self.queue.pop(&mut key) else { break };
-            let is_thinner = self.tree.cells.thin(cell, running);
             let is_taken = self.collect_one((cell, near), &key, running);
+            let is_thinner = !is_taken && self.tree.cells.thin(cell, running, LONG);
             taken += usize::from(is_thinner || is_taken);
             if !is_taken {
                 self.queue.push(cell, near, &key);
@@ -191,6 +195,7 @@ impl Iot {
         if !self.tree.cells.may_release(cell, running) {
             return false;
         }
+        self.tree.cells.thin(cell, running, 1);
         let near = Some(near);
         let held = self.tree.lock_near(near, key);
         let named = find(held.leaf, near, key).ok();

@@ -210,13 +210,16 @@ impl<I> Cells<I> {
         stamp <= running.horizon() && cell.holders.load(Ordering::Relaxed) == 0
     }
 
-    /// Drops older images that no transaction sees. Returns whether there were any.
-    pub fn thin(&self, index: u32, running: &Running) -> bool
+    /// Drops older images that no transaction sees, if there are at least so many. Returns whether it dropped any.
+    pub fn thin(&self, index: u32, running: &Running, least: usize) -> bool
     where
         I: Kept,
     {
         let mut older = self.cell(index).older.lock();
         let count = older.len();
+        if count < least {
+            return false;
+        }
         let sum = |older: &[Older<I>]| older.iter().map(bytes_of).sum::<u64>();
         let is_seen = |older: &Older<I>| {
             let may_see = running.may_see(older.version.stamp(), older.successor.end);
@@ -553,7 +556,7 @@ mod tests {
         assert_eq!(overwriter(now, 12), Poll::Ready(None));
         early.note_older(Successor { end: 11, pi: 11 }).unwrap();
         drop(early);
-        assert!(cells.thin(cell.index(), &ssn.running()));
+        assert!(cells.thin(cell.index(), &ssn.running(), 1));
         assert!(!cells.release(cell.index(), &ssn.running()));
         let first = Sight { begin: 10, ..late.sight() };
         assert!(
@@ -562,7 +565,7 @@ mod tests {
         );
         assert!(cells.see(cell.index(), (late.sight(), &ssn), copied).is_ready());
         drop(late);
-        assert!(cells.thin(cell.index(), &ssn.running()));
+        assert!(cells.thin(cell.index(), &ssn.running(), 1));
         assert!(!cells.release(cell.index(), &ssn.running()), "it is held");
         let index = cell.index();
         drop(cell);
@@ -615,7 +618,7 @@ mod tests {
         overwrite(&ssn, &cell, 1);
         assert_eq!(cell.successor(Version::present(0)), Successor { end: 11, pi: 11 });
         assert!(ssn.contexts().abort_oldest());
-        assert!(cells.thin(cell.index(), &ssn.running()));
+        assert!(cells.thin(cell.index(), &ssn.running(), 1));
         assert!(!cells.release(cell.index(), &ssn.running()), "it is held");
         assert_eq!(cell.successor(Version::present(0)), Successor { end: 0, pi: 0 });
         drop(early);
