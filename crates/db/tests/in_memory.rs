@@ -232,12 +232,12 @@ fn an_open_reader_is_not_ended_while_others_can_give_memory() {
     (0..60_000).for_each(|number| cached.insert(key(number), [1; 100]).unwrap());
     let written = db.keyspace("written", EngineKind::Iot).unwrap();
     let growing = db.keyspace("growing", EngineKind::Iot).unwrap();
-    (0..100).for_each(|number| written.insert(key(number), [1; 100]).unwrap());
+    (0..2_000).for_each(|number| written.insert(key(number), [1; 100]).unwrap());
     let mut reader = db.begin().unwrap();
     assert_eq!(reader.get(&written, key(0)).unwrap().unwrap()[..], [1; 100]);
     for number in 0..3_000 {
         let mut batch = Batch::new();
-        batch.insert(&written, key(number % 100), [2; 100]);
+        batch.insert(&written, key(number % 2_000), [2; 100]);
         batch.insert(&growing, key(number), [3; 1000]);
         db.write(batch).unwrap();
     }

@@ -437,6 +437,7 @@ fn running_is_careful_about_begin_stamps_that_move() {
     reader.extend_to(moment).unwrap();
     let running = ssn.running();
     assert!(running.may_see(12, 14) && !running.may_see(10, 12) && !running.may_see(13, 14));
+    assert!(running.may_see(14, 15), "what begins now sees it");
     drop(reader);
     assert!(!ssn.running().may_see(12, 14));
 }

@@ -143,6 +143,27 @@ fn what_is_kept_is_as_small_as_the_part() {
     assert_eq!(world.get(b"k").unwrap()[..1500], [&[1; 500][..], &[2; 1000]].concat());
 }
 
+/// A record that was read is in another leaf when it is overwritten.
+#[test]
+fn overwriters_are_found_where_a_record_went() {
+    let world = World::new(MUCH, false);
+    (0..40).for_each(|number| world.put(&key(10 * number), &[1; 20]));
+    let reader = begin(&world);
+    let read = |number: u64| {
+        let seen = world.engine.read_at(&key(10 * number), reader.sight(), &mut Vec::new());
+        seen.unwrap().place
+    };
+    let places: Vec<_> = (0..40).map(read).collect();
+    (0..200).for_each(|number| world.put(&key(2 * number + 1), &[2; 400]));
+    (0..40).for_each(|number| write(&world, &key(10 * number), &Change::Put(vec![3])));
+    let now = world.engine.context.certifier.clock().now();
+    for (number, place) in (0..).zip(places) {
+        let key = key(10 * number);
+        let pi = world.engine.overwritten_at(&key, place, reader.sight(), now);
+        assert!(pi <= now, "nobody has overwritten {key:?}");
+    }
+}
+
 /// Versions that came and went between two readers are seen by nobody, whatever begins later.
 #[test]
 fn what_is_between_readers_goes() {
