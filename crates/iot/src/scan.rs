@@ -92,32 +92,27 @@ impl Tree {
         eyes: &mut impl Eyes,
         chunk: &mut Chunk,
     ) -> Result<()> {
-        match request.direction {
-            Direction::Forward => self.scan_forward(request, eyes, chunk),
-            Direction::Reverse => self.scan_reverse(request, eyes, chunk),
-        }
-    }
-
-    fn scan_forward(
-        &self,
-        request: &ScanRequest<'_>,
-        eyes: &mut impl Eyes,
-        chunk: &mut Chunk,
-    ) -> Result<()> {
-        let mut scratch = Scratch::default();
-        let mut from: Bound<Vec<u8>> = request.lower.map(<[u8]>::to_vec);
+        let (mut scratch, direction) = (Scratch::default(), request.direction);
+        let end = match direction {
+            Direction::Forward => request.lower,
+            Direction::Reverse => request.upper,
+        };
+        let mut at: Bound<Vec<u8>> = end.map(<[u8]>::to_vec);
         loop {
-            let key: &[u8] = match &from {
-                Bound::Included(key) | Bound::Excluded(key) => key,
-                Bound::Unbounded => &[],
-            };
-            let before = chunk.len();
+            let (before, bound) = (chunk.len(), at.as_ref().map(Vec::as_slice));
             let came = self.read(
-                |index| index.floor(key),
+                |index| match (direction, bound) {
+                    (Direction::Reverse, _) => index.before(bound),
+                    (_, Bound::Included(key) | Bound::Excluded(key)) => index.floor(key),
+                    (_, Bound::Unbounded) => index.floor(&[]),
+                },
                 |leaf| {
                     chunk.truncate(before);
-                    let from = from.as_ref().map(Vec::as_slice);
-                    forward(leaf, from, (request, eyes), &mut scratch, chunk)
+                    let reader = (request, &mut *eyes);
+                    match direction {
+                        Direction::Forward => forward(leaf, bound, reader, &mut scratch, chunk),
+                        Direction::Reverse => reverse(leaf, bound, reader, &mut scratch, chunk),
+                    }
                 },
             );
             match came.unwrap_or(Came::End) {
@@ -130,40 +125,12 @@ impl Tree {
                     chunk.truncate(before);
                     eyes.wait()?;
                 }
-                Came::On(upper) => from = Bound::Included(upper),
-            }
-        }
-    }
-
-    fn scan_reverse(
-        &self,
-        request: &ScanRequest<'_>,
-        eyes: &mut impl Eyes,
-        chunk: &mut Chunk,
-    ) -> Result<()> {
-        let mut scratch = Scratch::default();
-        let mut to: Bound<Vec<u8>> = request.upper.map(<[u8]>::to_vec);
-        loop {
-            let before = chunk.len();
-            let came = self.read(
-                |index| index.before(to.as_ref().map(Vec::as_slice)),
-                |leaf| {
-                    chunk.truncate(before);
-                    let to = to.as_ref().map(Vec::as_slice);
-                    reverse(leaf, to, (request, eyes), &mut scratch, chunk)
-                },
-            );
-            match came.unwrap_or(Came::End) {
-                Came::End => {
-                    chunk.finished = true;
-                    return Ok(());
+                Came::On(edge) => {
+                    at = match direction {
+                        Direction::Forward => Bound::Included(edge),
+                        Direction::Reverse => Bound::Excluded(edge),
+                    }
                 }
-                Came::Full => return Ok(()),
-                Came::Wait => {
-                    chunk.truncate(before);
-                    eyes.wait()?;
-                }
-                Came::On(lower) => to = Bound::Excluded(lower),
             }
         }
     }
