@@ -176,7 +176,8 @@ impl Room {
     ) -> Result<()> {
         let needed = |fullness| self.for_values(bytes_at(fullness), memory);
         // More than is needed now, so that the reserve does not grow with every write.
-        let kept = reserve.keep(needed(fullness) / 4 * 5);
+        let least = needed(fullness);
+        let kept = reserve.keep_between(least, least / 4 * 5);
         if kept.as_ref().is_err_and(Error::is_full) {
             return kept;
         }

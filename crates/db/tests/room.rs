@@ -261,3 +261,36 @@ fn b1_a_checkpoint_that_could_not_read_is_forgotten() {
         db.close().unwrap();
     }
 }
+
+/// Updates on a disk that has less than what is kept where there is room: what they ask the disk for
+/// is little more than on one that has it.
+#[test]
+fn p29_updates_beside_little_room_ask_for_it_seldom() {
+    for engine in [EngineKind::TreeLine, EngineKind::Turtle, EngineKind::TwoBTree, EngineKind::Iot]
+    {
+        let requests = |room: Option<u64>| {
+            let disk = SimDisk::new(1);
+            let runtime = Runtime::stepped(1);
+            let options = Options::default().memory(16 << 20).log_bytes_max(16 << 20);
+            let options = options.disk(Arc::new(disk.clone())).runtime(runtime.clone());
+            let db = Db::open("/db", options.durability(Durability::Buffered)).unwrap();
+            let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+            let put = |number: u64| {
+                keyspace.insert((number % 2000).to_be_bytes(), [number as u8; 1000]).unwrap();
+                if number.is_multiple_of(64) {
+                    runtime.step();
+                }
+            };
+            (0..2000).for_each(put);
+            db.checkpoint().unwrap();
+            disk.set_capacity(room.map(|room| disk.used() + room));
+            let before = disk.room_requests();
+            (0..20_000).for_each(|number| put(number * 7919));
+            let requests = disk.room_requests() - before;
+            db.verify().unwrap();
+            requests
+        };
+        let (with, beside) = (requests(None), requests(Some(12 << 20)));
+        assert!(beside < 8 * with, "{engine:?}: {with} {beside}");
+    }
+}

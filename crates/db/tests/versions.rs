@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use spinney_base::Runtime;
-use spinney_db::{Db, EngineKind, ErrorKind, Keyspace, Options, Result, Transaction};
+use spinney_db::{Batch, Db, EngineKind, ErrorKind, Keyspace, Options, Result, Transaction};
 use spinney_io::sim::SimDisk;
 
 const MEMORY: u64 = 16 << 20;
@@ -229,4 +229,37 @@ fn t10_a_writer_does_not_come_before_what_others_have_seen() {
         assert!(is_conflict(early.commit()), "{is_range}");
         assert_eq!((main.get("c").unwrap(), other.get("c").unwrap()), (None, None));
     }
+}
+
+/// A batch writes the last of its values for a key, so what it keeps for older readers leads from that. Values that are as long as those
+/// before leave what differs alone.
+#[test]
+fn a_batch_that_writes_a_key_again_leaves_what_was() {
+    let (db, _) = database();
+    let main = db.keyspace("main", EngineKind::Iot).unwrap();
+    let value = |of: &str, at: usize| {
+        let mut value = "-".repeat(100);
+        value.replace_range(at..at + of.len(), of);
+        value
+    };
+    let old = value("old", 10);
+    for key in ["a", "b", "c", "d"] {
+        main.insert(key, &old).unwrap();
+    }
+    let reader = db.begin().unwrap();
+    assert_eq!(get(&reader, &main, "d").unwrap(), old);
+    let mut batch = Batch::new();
+    batch.insert(&main, "a", value("one", 50)).insert(&main, "a", value("two", 90));
+    batch.insert(&main, "b", value("one", 50)).insert(&main, "b", "short");
+    batch.insert(&main, "c", value("one", 50)).remove(&main, "c").insert(&main, "c", &old);
+    batch.insert(&main, "d", &old).insert(&main, "d", value("one", 10));
+    db.write(&batch).unwrap();
+    let later = db.begin().unwrap();
+    assert_eq!(get(&later, &main, "a").unwrap(), value("two", 90));
+    main.insert("a", value("three", 0)).unwrap();
+    for key in ["a", "b", "c", "d"] {
+        assert_eq!(get(&reader, &main, key).unwrap(), old, "{key}");
+    }
+    assert_eq!(get(&later, &main, "a").unwrap(), value("two", 90));
+    assert_eq!(main.get("a").unwrap().unwrap()[..], *value("three", 0).as_bytes());
 }

@@ -27,11 +27,18 @@ impl<'a> Patch<'a> {
     /// # Panics
     /// When it lies beyond all values.
     pub fn push(out: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
-        for number in [offset, bytes.len()] {
-            let number = u32::try_from(number).expect("VALUE_BYTES_MAX is far below");
-            out.extend_from_slice(&number.to_le_bytes());
-        }
+        out.extend_from_slice(&Self::header(offset, bytes.len()));
         out.extend_from_slice(bytes);
+    }
+
+    /// Returns the bytes of a part that come before those of the value.
+    ///
+    /// # Panics
+    /// When it lies beyond all values.
+    #[must_use]
+    pub fn header(offset: usize, length: usize) -> [u8; 8] {
+        let number = |number| u32::try_from(number).expect("VALUE_BYTES_MAX is far below");
+        (u64::from(number(length)) << 32 | u64::from(number(offset))).to_le_bytes()
     }
 
     /// Returns the patch that bytes are, if they are one.

@@ -80,7 +80,7 @@ pub struct Slot {
     pub payload_hash: u64,
     /// Generation of the next allocated page.
     pub next_generation: Generation,
-    /// First page that was never used.
+    /// First page that was never used, before the sync that made the payload durable.
     pub end: PageNumber,
     /// Extents of the payload, in order.
     pub extents: Vec<(Extent, Generation)>,

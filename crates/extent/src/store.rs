@@ -679,6 +679,8 @@ impl Store {
         log_durable: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let extents = self.allocate_payload(payload.len())?;
+        // Before the sync: what the file grows by from here on may be lost with the power while the slot is not.
+        let end = self.space.lock().end;
         let inside = probe::enter("payload");
         let written = self.write_payload(payload, &extents, checkpoint.redo);
         let written =
@@ -689,10 +691,7 @@ impl Store {
             extents.iter().for_each(|(extent, _)| self.release(*extent));
             return Err(error);
         }
-        let (end, next_generation) = {
-            let space = self.space.lock();
-            (space.end, space.next_generation)
-        };
+        let next_generation = self.space.lock().next_generation;
         let mut slots = self.slots.lock();
         let before = slots.newest().clone();
         let next = Slot {

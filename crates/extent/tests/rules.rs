@@ -249,6 +249,29 @@ fn p14_a_cut_checkpoint_leaves_the_one_before() {
     }
 }
 
+/// The file grows for others between the sync of the payload and the slot. Its new size may be lost though the slot is not: the
+/// slot does not count on it.
+#[test]
+fn p13_a_slot_counts_on_no_room_that_came_after_the_sync() {
+    for seed in 0..40 {
+        let (disk, store) = create(seed);
+        publish(&store, 1).unwrap();
+        let grow = || {
+            let before = store.space().end_page;
+            while store.space().end_page == before {
+                store.allocate(0)?;
+            }
+            Ok(())
+        };
+        let checkpoint = Checkpoint { redo: Lsn(2), structure: 2 };
+        let publish = || store.publish(checkpoint, &payload(2), grow).unwrap();
+        for image in images(&disk, CrashMode::Torn512, publish) {
+            assert!(newest(&image) <= 2);
+        }
+        assert_eq!(newest(&disk.crash(CrashMode::LoseAll)), 2);
+    }
+}
+
 /// The sync of a slot's own page fails, and the next process reads that page: it is torn on the media, and a crash while
 /// its copy is written over would leave neither. Slots of one sector are not torn, so these name many extents.
 #[test]

@@ -44,8 +44,9 @@ pub const RESERVE_NAME: &str = "reserve";
 /// Unit in which space is taken and given back, in bytes.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Bytes by which it grows at once.
+/// Bytes by which it grows at once: this many, or this part of what it has.
 const GROWTH_BYTES: u64 = 4 * STEP_BYTES;
+const GROWTH_PART: u64 = 16;
 
 /// Least bytes by which it is shortened for a request, where there are so many.
 const PART_BYTES: u64 = 4 * STEP_BYTES;
@@ -145,22 +146,33 @@ impl Reserve {
     /// # Errors
     /// `Full` when the disk has no such space: the reserve then stays as it was, and is short.
     pub fn keep(&self, bytes: u64) -> Result<()> {
+        self.keep_between(bytes, bytes)
+    }
+
+    /// Keeps at least `least` bytes from now on, and about `most` where the disk has so much space.
+    /// On a disk that has less, it takes half of what is there beyond `least`: an owner whose need
+    /// grows then asks a few times until there is none, and not with every write.
+    ///
+    /// # Errors
+    /// As [`Reserve::keep`].
+    pub fn keep_between(&self, least: u64, most: u64) -> Result<()> {
         if self.is_impossible.load(SeqCst) {
             return Ok(());
         }
-        let wanted = bytes.next_multiple_of(STEP_BYTES) * u64::from(bytes > 0);
+        let whole_steps = |bytes: u64| bytes.next_multiple_of(STEP_BYTES) * u64::from(bytes > 0);
+        let (least, most) = (whole_steps(least), whole_steps(most));
         let mut held = self.held.lock();
         let kept = self.bytes();
-        if wanted == kept || (wanted < kept && kept - wanted <= wanted / 4) {
+        if (least..=most + most / 4).contains(&kept) {
             self.is_short.store(false, SeqCst);
             return Ok(());
         }
-        let result = if wanted == 0 {
+        let result = if most == 0 {
             self.remove(&mut held).map(drop)
-        } else if wanted < kept {
-            self.shorten(&mut held, wanted)
+        } else if most < kept {
+            self.shorten(&mut held, most)
         } else {
-            self.grow(&mut held, wanted)
+            self.grow(&mut held, least, most)
         };
         match result {
             Err(error) if error.is_full() => {
@@ -181,28 +193,37 @@ impl Reserve {
         self.is_impossible.store(false, SeqCst);
     }
 
-    fn grow(&self, held: &mut Held, bytes: u64) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
+    /// Grows the file to `most` bytes, or to some between `least` and that.
+    fn grow(&self, held: &mut Held, least: u64, most: u64) -> Result<()> {
         let file = match &held.file {
             Some(file) => file.clone(),
             None => self.directory.open(RESERVE_NAME, OpenMode::CREATE.cached())?,
         };
         held.file = Some(file.clone());
         let before = self.bytes();
-        // In pieces, because some file systems give back only whole extents.
-        let mut grown = Ok(());
-        let mut to = before;
-        while to < bytes && grown.is_ok() {
-            to = bytes.min(to + GROWTH_BYTES);
-            grown = file.allocate(to);
+        let mut reached = before;
+        // In pieces, because some file systems give back only whole extents: each is far smaller
+        // than the quarter that a request takes. On a disk that is nearly full they become smaller.
+        let mut largest = u64::MAX;
+        while reached < most {
+            let piece = (reached / GROWTH_PART / STEP_BYTES * STEP_BYTES).min(largest);
+            let to = most.min(reached + piece.max(GROWTH_BYTES));
+            match file.allocate(to) {
+                Ok(()) => reached = to,
+                Err(error) if error.is_full() && to - reached > GROWTH_BYTES => {
+                    largest = (to - reached) / 2 / STEP_BYTES * STEP_BYTES;
+                }
+                Err(error) => {
+                    let is_enough = error.is_full() && reached >= least;
+                    let half = least.midpoint(reached) / STEP_BYTES * STEP_BYTES;
+                    let left = if is_enough { half } else { before };
+                    file.truncate(left)?;
+                    self.bytes.store(left, SeqCst);
+                    return if is_enough { Ok(()) } else { Err(error) };
+                }
+            }
         }
-        if grown.is_err() {
-            file.truncate(before)?;
-            return grown;
-        }
-        self.bytes.store(bytes, SeqCst);
+        self.bytes.store(most, SeqCst);
         Ok(())
     }
 
@@ -496,5 +517,27 @@ mod tests {
         assert!(reserve.with_last_room(|| ask(&reserved, "drop", LAST_BYTES)));
         assert_eq!(reserve.bytes(), 0);
         assert!(reserve.keep(MIB).unwrap_err().is_full() && reserve.is_short());
+    }
+
+    /// A need that grows step by step, on a disk that has not what is kept beyond it.
+    #[test]
+    fn p29_a_need_that_grows_is_met_by_few_requests() {
+        let (disk, reserve, _reserved) = full();
+        disk.set_capacity(Some(disk.used() + 256 * MIB));
+        let before = disk.room_requests();
+        let mut grown = 0;
+        let needed = (1..).map(|step| step * MIB / 4);
+        let met = needed.take_while(|least| {
+            let bytes = reserve.bytes();
+            let kept = reserve.keep_between(*least, *least / 4 * 5);
+            grown += u64::from(reserve.bytes() != bytes);
+            assert!(kept.is_err() || reserve.bytes() >= *least && !reserve.is_short());
+            kept.is_ok()
+        });
+        assert!(met.last() > Some(256 * MIB), "all that there is, but for a piece");
+        assert!(reserve.is_short() && disk.used() <= 258 * MIB);
+        assert!(grown < 50, "{grown}");
+        let asked = disk.room_requests() - before;
+        assert!(asked < 300, "{asked}");
     }
 }

@@ -1,14 +1,14 @@
 //! Checkpoints: images of the leaves that have changed, to new places, and a slot that names all images.
 //!
-//! 1. A walk goes through the leaves in the order of the keys, beside writers. It copies each leaf that has changed
-//!    under its latch, some together, writes the copies, and lets the leaf name its new image. The old one is let go.
-//!    Further walks do so with leaves that are *fresh*: split or joined since their image.
+//! 1. A walk goes through the leaves in the order of the keys, beside writers. It lists some, looks at their headers, and
+//!    copies each leaf that has changed under its latch, some together, writes the copies, and lets the leaf name its new
+//!    image. The old one is let go. Further walks do so with leaves that are *fresh*: split or joined since their image.
 //! 2. Places for the last fresh leaves are allocated, and the store's gate closes. Then `changing` is held, so that bounds
 //!    stay: the list of all images is made, and what is still fresh is copied.
 //! 3. These copies are written, and the slot is published.
 //!
 //! **Why that is right.** A leaf that was changed before the first walk began is copied by it or was split or joined after the
-//! walk began. Then it is fresh, and copied later. So the images have everything up to the redo LSN, and together are for all keys. They
+//! walk began, perhaps between the list and its turn: its home tells. Then it is fresh, and copied later. So the images have everything up to the redo LSN, and together are for all keys. They
 //! may be newer: replay applies later records again. Everything that the slot names was allocated before
 //! the gate closed, so what is let go from then on waits for the next slot
 //! ([`let_go`](spinney_extent::HeldBack)).
@@ -24,10 +24,10 @@ use spinney_engine::Engine as _;
 use spinney_extent::values::{Cut, LargeList};
 use spinney_extent::{BlockHeader, Checkpoint, Extent, WIDE_ORDER_MAX};
 use spinney_io::{AlignedBuf, Purpose, without_reserve};
-use spinney_leaf::{Bounds, Records};
+use spinney_leaf::Bounds;
 
 use crate::engine::Iot;
-use crate::image::{IMAGE, Payload, encode, order_of};
+use crate::image::{Encoder, IMAGE, Payload, order_of};
 use crate::inner::Home;
 use crate::place::{PLACE_BYTES, Place};
 use crate::tree::Held;
@@ -35,7 +35,10 @@ use crate::tree::Held;
 /// Leaves that are copied and written together: at most 1 MiB. With more, a checkpoint takes more memory; with fewer,
 /// the disk waits.
 const AT_ONCE: usize = 64;
-/// The same where the disk is full.
+/// Leaves that are listed together. With more, the list is longer than what is written; with fewer, leaves that have not
+/// changed cost more.
+const LISTED: usize = 1024;
+/// Leaves that are copied and written together where the disk is full.
 const AT_ONCE_FULL: usize = 1;
 /// Walks for fresh leaves, at most, in case splits are faster than the disk.
 const ROUNDS_MAX: usize = 8;
@@ -102,13 +105,13 @@ impl Copied {
     fn of(iot: &Iot, held: Held<'_>) -> Copied {
         let (lower, upper) = held.bounds();
         let bounds = Bounds { lower: &lower, upper: upper.as_deref() };
-        let mut records = Records::default();
-        held.leaf.copy_present(&mut records);
+        let mut image = Encoder::new(bounds);
+        held.leaf.encode_present(&mut image);
         let home = Home::new(held.block, held.leaf.incarnation());
         let is_fresh = held.leaf.is_fresh();
         iot.tree.clear_changed(held.leaf);
         held.release_unchanged();
-        Copied { home, bytes: encode(bounds, records.iter()), is_fresh }
+        Copied { home, bytes: image.finish(), is_fresh }
     }
 }
 
@@ -287,16 +290,24 @@ impl Iot {
         which: Which,
         at_once: usize,
     ) -> Result<(Option<Vec<u8>>, usize)> {
+        let (homes, mut next) = self.tree.index.some_homes(from, LISTED);
         let mut copies = Vec::new();
-        let next = self.tree.walk(from, |held| {
-            let is_wanted =
-                held.leaf.is_fresh() || which == Which::Changed && held.leaf.is_changed();
-            match is_wanted {
-                true => copies.push(Copied::of(self, held)),
-                false => held.release_unchanged(),
+        for (home, leaf) in self.tree.headers(&homes) {
+            let is_wanted = leaf.is_fresh() || which == Which::Changed && leaf.is_changed();
+            if !is_wanted {
+                continue;
             }
-            copies.len() < at_once
-        });
+            // A leaf that was split or joined since the list was made is fresh, and for a later walk.
+            let Some(held) = self.tree.latch_if(home) else { continue };
+            let is_last = copies.len() + 1 == at_once;
+            if is_last {
+                next = held.upper();
+            }
+            copies.push(Copied::of(self, held));
+            if is_last {
+                break;
+            }
+        }
         let count = copies.len();
         match self.place(&copies) {
             Ok(places) => self.write_placed(copies.into_iter().zip(places).collect())?,
@@ -449,7 +460,7 @@ impl Iot {
     pub(crate) fn image_extents(&self) -> Vec<Extent> {
         let _bounds_stay = self.tree.changing.lock();
         let mut owned = Vec::new();
-        self.tree.walk(&[], |held| {
+        self.tree.walk(|held| {
             owned.extend(held.leaf.image().map(|place| place.owned().0));
             held.release_unchanged();
             true

@@ -31,7 +31,7 @@ use spinney_base::{Error, ErrorKind, Result};
 use spinney_extent::header::Damage;
 use spinney_extent::values::{LargeExtent, LargeList};
 use spinney_extent::{BlockKind, HEADER_BYTES, WIDE_ORDER_MAX};
-use spinney_leaf::{Bounds, Entry, Records};
+use spinney_leaf::{Bounds, Records};
 
 use crate::leaf::LARGE;
 use crate::place::{PLACE_BYTES, Place};
@@ -39,7 +39,8 @@ use crate::place::{PLACE_BYTES, Place};
 /// The kind of an image's block.
 pub(crate) const IMAGE: BlockKind = BlockKind::wide(13, "leaf image");
 
-const BOUNDS: usize = HEADER_BYTES + 6;
+const RECORDS: usize = HEADER_BYTES + 4;
+const BOUNDS: usize = RECORDS + 2;
 const RECORD_BYTES: usize = 5;
 const NO_BOUND: u16 = u16::MAX;
 
@@ -61,27 +62,44 @@ fn length(bytes: usize) -> [u8; 2] {
     u16::try_from(bytes).expect("a leaf has fewer bytes").to_le_bytes()
 }
 
-/// Makes the bytes of an image, with room for the header of the block.
-pub(crate) fn encode<'e>(
-    bounds: Bounds<'_>,
-    entries: impl ExactSizeIterator<Item = Entry<'e>>,
-) -> Vec<u8> {
-    let mut out = vec![0; HEADER_BYTES];
-    out.extend(length(bounds.lower.len()));
-    out.extend(bounds.upper.map_or(NO_BOUND.to_le_bytes(), |upper| length(upper.len())));
-    out.extend(length(entries.len()));
-    out.extend(bounds.lower);
-    out.extend(bounds.upper.unwrap_or_default());
-    let prefix = bounds.prefix();
-    for entry in entries {
-        let suffix = &entry.key[prefix..];
-        out.push(entry.flags & LARGE);
-        out.extend(length(suffix.len()));
-        out.extend(length(entry.value.len()));
-        out.extend(suffix);
-        out.extend(entry.value);
+/// The bytes of an image while they are made, with room for the header of the block.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    out: Vec<u8>,
+    records: usize,
+}
+
+impl Encoder {
+    pub(crate) fn new(bounds: Bounds<'_>) -> Encoder {
+        let mut out = vec![0; HEADER_BYTES];
+        out.extend(length(bounds.lower.len()));
+        out.extend(bounds.upper.map_or(NO_BOUND.to_le_bytes(), |upper| length(upper.len())));
+        out.extend(length(0));
+        out.extend(bounds.lower);
+        out.extend(bounds.upper.unwrap_or_default());
+        Encoder { out, records: 0 }
     }
-    out
+
+    /// Adds a record, of which `write` appends so many bytes: of its key behind what all share, then of its value.
+    pub(crate) fn push(
+        &mut self,
+        flags: u8,
+        bytes: (usize, usize),
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.records += 1;
+        self.out.push(flags & LARGE);
+        self.out.extend(length(bytes.0));
+        self.out.extend(length(bytes.1));
+        let before = self.out.len();
+        write(&mut self.out);
+        debug_assert_eq!(self.out.len() - before, bytes.0 + bytes.1);
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        self.out[RECORDS..BOUNDS].copy_from_slice(&length(self.records));
+        self.out
+    }
 }
 
 /// Returns the order of the block for an image with this number of bytes.
@@ -103,7 +121,7 @@ pub(crate) fn decode(block: &[u8]) -> Result<Image, Damage> {
 fn parse(block: &[u8]) -> Option<Image> {
     let number = |at: usize| Some(u16::from_le_bytes(*block.get(at..at + 2)?.first_chunk()?));
     let (lower, upper) = (usize::from(number(HEADER_BYTES)?), number(HEADER_BYTES + 2)?);
-    let count = number(HEADER_BYTES + 4)?;
+    let count = number(RECORDS)?;
     let mut at = BOUNDS;
     let mut next = |bytes: usize| {
         let found = block.get(at..at + bytes)?;
@@ -194,7 +212,21 @@ fn parse_payload(mut left: &[u8]) -> Option<Payload> {
 
 #[cfg(test)]
 mod tests {
+    use spinney_leaf::Entry;
+
     use super::*;
+
+    fn encode<'e>(bounds: Bounds<'_>, entries: impl Iterator<Item = Entry<'e>>) -> Vec<u8> {
+        let mut image = Encoder::new(bounds);
+        for entry in entries {
+            let suffix = &entry.key[bounds.prefix()..];
+            image.push(entry.flags, (suffix.len(), entry.value.len()), |out| {
+                out.extend(suffix);
+                out.extend(entry.value);
+            });
+        }
+        image.finish()
+    }
 
     #[test]
     fn golden_bytes() {

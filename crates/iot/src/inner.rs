@@ -248,17 +248,40 @@ impl Node {
         }
     }
 
+    /// Returns the index of the first child that has leaves which begin at or behind a key.
+    fn first_from(&self, lower: &[u8]) -> usize {
+        let at = self.find(lower);
+        let is_before = |homes: &[HomeWord]| at < homes.len() && self.key(at) < lower;
+        let is_before = matches!(&self.below, Below::Leaves(homes) if is_before(homes));
+        at + usize::from(is_before)
+    }
+
     /// Appends the leaves that begin at or behind one key, and before another.
     fn homes(&self, lower: &[u8], upper: Option<&[u8]>, out: &mut Vec<Home>) {
-        let first = self.find(lower);
         let within = |index: &usize| upper.is_none_or(|upper| self.key(*index) < upper);
-        for index in (first..self.len()).take_while(within) {
+        for index in (self.first_from(lower)..self.len()).take_while(within) {
             match &self.below {
-                Below::Leaves(homes) if self.key(index) >= lower => out.push(homes[index].get()),
-                Below::Leaves(_) => {}
+                Below::Leaves(homes) => out.push(homes[index].get()),
                 Below::Nodes(nodes) => nodes[index].homes(lower, upper, out),
             }
         }
+    }
+
+    /// Appends those that begin at or behind a key until there are so many. Returns where the next one begins.
+    fn some_homes(&self, lower: &[u8], most: usize, out: &mut Vec<Home>) -> Option<&[u8]> {
+        for index in self.first_from(lower)..self.len() {
+            match &self.below {
+                Below::Leaves(_) if out.len() == most => return Some(self.key(index)),
+                Below::Leaves(homes) => out.push(homes[index].get()),
+                Below::Nodes(nodes) => {
+                    let next = nodes[index].some_homes(lower, most, out);
+                    if next.is_some() {
+                        return next;
+                    }
+                }
+            }
+        }
+        None
     }
 }
 
@@ -339,6 +362,14 @@ impl Index {
         let mut out = Vec::new();
         self.root.load().homes(lower, upper, &mut out);
         out
+    }
+
+    /// Returns the leaves that begin at or behind a key, in order, `most` at most, and where the next one begins.
+    pub(crate) fn some_homes(&self, lower: &[u8], most: usize) -> (Vec<Home>, Option<Vec<u8>>) {
+        let mut out = Vec::new();
+        let root = self.root.load();
+        let next = root.some_homes(lower, most, &mut out).map(<[u8]>::to_vec);
+        (out, next)
     }
 
     /// Gives a key a leaf.
@@ -467,6 +498,14 @@ mod tests {
         let from = model.range::<[u8], _>((Bound::Included(key), Bound::Unbounded));
         let from: Vec<Home> = from.map(|(_, home)| *home).collect();
         assert_eq!(index.homes(key, None), from, "from {key:?}");
+        let (mut pieces, mut next) = (Vec::new(), Some(key.to_vec()));
+        while let Some(from) = next.take() {
+            let (some, further) = index.some_homes(&from, 1 + key.len() * 7);
+            assert!(further.is_none() || some.len() == 1 + key.len() * 7);
+            pieces.extend(some);
+            next = further;
+        }
+        assert_eq!(pieces, from, "from {key:?} in pieces");
         let end = [key, b"5"].concat();
         let within = model.range::<[u8], _>((Bound::Included(key), Bound::Excluded(&end[..])));
         let within: Vec<Home> = within.map(|(_, home)| *home).collect();

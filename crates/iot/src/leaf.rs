@@ -43,6 +43,7 @@ use spinney_leaf::{Bounds, Entry, Records};
 use spinney_sync::prefetch;
 use spinney_sync::racy::{self, WORD_BYTES, Word};
 
+use crate::image::Encoder;
 use crate::place::Place;
 
 /// Words of a block: 16 KiB. With less, long records leave more of a block unused; with more, splits and images take
@@ -439,6 +440,34 @@ impl<'a> Leaf<'a> {
         Err(low)
     }
 
+    /// Whether a key lies between the bounds, for the holder of the latch.
+    pub(crate) fn covers(&self, key: &[u8]) -> bool {
+        let (lower, at) = (self.lower_bytes(), self.bounds_at() * WORD_BYTES);
+        let behind = at + lower.next_multiple_of(WORD_BYTES);
+        let is_below = |upper| racy::compare_bytes(self.words, behind, upper, key).is_gt();
+        racy::compare_bytes(self.words, at, lower, key).is_le()
+            && self.upper_bytes().is_none_or(is_below)
+    }
+
+    /// Lets the processor fetch the header.
+    pub(crate) fn fetch_header(&self) {
+        self.words.first().into_iter().for_each(prefetch);
+    }
+
+    /// Lets it fetch what [`Leaf::cell`] reads first of a record, which may have moved.
+    pub(crate) fn fetch_head(&self, index: usize) {
+        self.fetch_header();
+        self.words.get(Self::head_at(index)).into_iter().for_each(prefetch);
+    }
+
+    /// Lets it fetch what is read next.
+    pub(crate) fn fetch_slot(&self, index: usize) {
+        if index < self.len() {
+            let slot = (self.head(index) & 0xFF) as usize;
+            self.words.get(Self::slot_at(slot)).into_iter().for_each(prefetch);
+        }
+    }
+
     /// Whether a key that lies between the bounds has this index.
     pub(crate) fn is_at(&self, index: usize, key: &[u8]) -> bool {
         let suffix = key.get(self.prefix_bytes()..).unwrap_or_default();
@@ -472,6 +501,13 @@ impl<'a> Leaf<'a> {
         self.append(data.offset, data.rest(), data.value, out);
     }
 
+    /// Returns a word of a value, the first byte the lowest, for the holder of the latch. Its last bytes may lie behind the
+    /// value.
+    #[inline]
+    pub(crate) fn value_word(&self, data: Data, number: usize) -> u64 {
+        racy::word_at(self.words, (data.offset + number) * WORD_BYTES + data.rest())
+    }
+
     /// Copies a part of a value, for the holder of the latch.
     pub(crate) fn copy_part(&self, data: Data, from: usize, out: &mut [u8]) {
         racy::copy_bytes(self.words, data.offset * WORD_BYTES + data.rest() + from, out);
@@ -502,14 +538,19 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Copies the records that have a value.
-    pub(crate) fn copy_present(&self, records: &mut Records) {
+    /// Adds the records that have a value to an image with the same bounds.
+    pub(crate) fn encode_present(&self, image: &mut Encoder) {
         for index in 0..self.len() {
-            let data = self.data(index);
-            if !data.is_absent() {
-                let about = (data.flags, 0);
-                records.push(about, |out| self.key(index, out), |out| self.value(data, out));
+            let head = self.head(index);
+            let data = self.data_of((head & 0xFF) as usize);
+            if data.is_absent() {
+                continue;
             }
+            image.push(data.flags, (data.suffix, data.value), |out| {
+                out.extend_from_slice(&head.to_be_bytes()[..data.suffix.min(HEAD_BYTES)]);
+                // The rest of the key and the value lie side by side.
+                self.append(data.offset, 0, data.rest() + data.value, out);
+            });
         }
     }
 }

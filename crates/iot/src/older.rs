@@ -1,15 +1,20 @@
 //! Older images: what a write leaves of a record in its [cell](spinney_ssn::Cells), and what readers find by it.
 //!
 //! ```text
-//!   cell     put: the whole image      patch: the bytes that it replaced      newest: in the leaf
+//!   cell     put: the whole image      patch, or a put of as many bytes:      newest: in the leaf
+//!                                      the bytes that it replaced
 //!   reader   takes the whole one       lays them over                    <--  from here on
 //! ```
 //!
 //! A reader takes the image in the leaf and those of the cell as of one moment: it validates the latch of the leaf
 //! behind them, and images are kept under it.
 
+use std::ops::Range;
+
 use spinney_engine::{OlderImage, OwnedValue, Patch, UndoBytes};
+use spinney_leaf::Entry;
 use spinney_ssn::{Cells, Images};
+use spinney_sync::racy::WORD_BYTES;
 
 use crate::leaf::{Data, Leaf};
 
@@ -29,6 +34,62 @@ fn whole(leaf: Leaf<'_>, data: Data) -> OlderImage {
 pub(crate) fn keep_image(cells: &Cells<OlderImage>, leaf: Leaf<'_>, index: usize) {
     let Some(cell) = leaf.cell(index) else { return };
     cells.keep_image(cell, |_| whole(leaf, leaf.data(index)));
+}
+
+/// Keeps the same where a value is put over it: if that has as many bytes, what leads back are those of them that differ.
+/// They are often so few that they lie with the stamps, and nothing is allocated for them, nor freed by another thread.
+pub(crate) fn keep_replaced(
+    cells: &Cells<OlderImage>,
+    leaf: Leaf<'_>,
+    index: usize,
+    new: Entry<'_>,
+) {
+    let Some(cell) = leaf.cell(index) else { return };
+    cells.keep_image(cell, |is_whole| {
+        let data = leaf.data(index);
+        let is_as_long =
+            data.is_inline() && new.flags == 0 && data.value_bytes() == new.value.len();
+        let undo = if is_whole || !is_as_long { None } else { differing(leaf, data, new.value) };
+        undo.map_or_else(|| whole(leaf, data), OlderImage::Undo)
+    });
+}
+
+/// Returns the patch that leads from a value which is as long as that of a record to that one, if it is less than half of it.
+fn differing(leaf: Leaf<'_>, data: Data, new: &[u8]) -> Option<UndoBytes> {
+    let mut undo = UndoBytes::new();
+    let mut keep = |part: Range<usize>| {
+        undo.extend_from_slice(&Patch::header(part.start, part.len()));
+        let begin = undo.len();
+        undo.resize(begin + part.len(), 0);
+        leaf.copy_part(data, part.start, &mut undo[begin..]);
+        2 * undo.len() < new.len()
+    };
+    let mut part = 0..0;
+    for (number, bytes) in new.chunks(WORD_BYTES).enumerate() {
+        let mut word = [0; WORD_BYTES];
+        word[..bytes.len()].copy_from_slice(bytes);
+        // Bytes behind the value are those of something else.
+        let behind = 8 * (WORD_BYTES - bytes.len());
+        let old = leaf.value_word(data, number) << behind >> behind;
+        let differ = old ^ u64::from_le_bytes(word);
+        if differ == 0 {
+            continue;
+        }
+        let zero_bytes = |bits: u32| bits as usize / 8;
+        let start = number * WORD_BYTES + zero_bytes(differ.trailing_zeros());
+        let end = (number + 1) * WORD_BYTES - zero_bytes(differ.leading_zeros());
+        if part.is_empty() {
+            part = start..end;
+        } else if start <= part.end + Patch::PART_BYTES {
+            part.end = end;
+            if 2 * part.len() >= new.len() {
+                return None;
+            }
+        } else if !keep(std::mem::replace(&mut part, start..end)) {
+            return None;
+        }
+    }
+    (part.is_empty() || keep(part)).then_some(undo)
 }
 
 /// Keeps what leads back to the image of a record whose value is about to be patched: the parts, if they are smaller

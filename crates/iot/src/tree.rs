@@ -31,7 +31,7 @@ use crate::gaps::Gaps;
 use crate::inner::{Home, Index};
 use crate::leaf::{ABSENT, BLOCK_BYTES, BLOCK_WORDS, Data, Leaf, Moved, flags_of};
 use crate::near::{Near, find};
-use crate::older::{keep_image, keep_undo};
+use crate::older::{keep_image, keep_replaced, keep_undo};
 use crate::place::Place;
 
 /// Words in use up to which a leaf is sparse. With more, leaves are joined and split for little; with less, removed
@@ -52,6 +52,10 @@ impl Beside for Latches {
     }
 }
 
+/// Headers that are fetched ahead of the one that is looked at. With more, those that are fetched first may be gone again;
+/// with fewer, each is waited for.
+const FETCHED_AHEAD: usize = 16;
+
 /// A leaf whose latch is held.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
@@ -68,10 +72,15 @@ impl Held<'_> {
 
     /// Returns its bounds.
     pub(crate) fn bounds(&self) -> (Vec<u8>, Option<Vec<u8>>) {
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let mut lower = Vec::new();
         self.leaf.lower(&mut lower);
-        let has_upper = self.leaf.upper(&mut upper);
-        (lower, has_upper.then_some(upper))
+        (lower, self.upper())
+    }
+
+    /// Returns its upper bound, `None` at the end of all keys.
+    pub(crate) fn upper(&self) -> Option<Vec<u8>> {
+        let mut upper = Vec::new();
+        self.leaf.upper(&mut upper).then_some(upper)
     }
 }
 
@@ -348,7 +357,7 @@ impl Tree {
         }
         let replaced = replaced_at(held.leaf, index);
         if let Ok(index) = index {
-            keep_image(&self.cells, held.leaf, index);
+            keep_replaced(&self.cells, held.leaf, index, entry);
         }
         if !held.leaf.put(index, entry) {
             return None;
@@ -414,33 +423,36 @@ impl Tree {
         }
     }
 
-    /// Calls `see` with each leaf, latched, from the one of `from` on, until it answers false. Returns where the next
-    /// leaf begins, `None` at the end of all keys.
-    pub(crate) fn walk(
-        &self,
-        from: &[u8],
-        mut see: impl FnMut(Held<'_>) -> bool,
-    ) -> Option<Vec<u8>> {
-        let mut at = from.to_vec();
-        loop {
-            let held = self.lock(&at);
-            let (_, upper) = held.bounds();
-            let goes_on = see(held);
-            at = upper?;
-            if !goes_on {
-                return Some(at);
-            }
+    /// Calls `see` with each leaf, latched, until it answers false.
+    pub(crate) fn walk(&self, mut see: impl FnMut(Held<'_>) -> bool) {
+        let mut at = Some(Vec::new());
+        while let Some(from) = at {
+            let held = self.lock(&from);
+            let upper = held.upper();
+            at = see(held).then_some(upper).flatten();
         }
     }
 
     /// Returns all leaves in order, each with its image unless it is fresh.
     pub(crate) fn all(&self) -> Vec<(Home, Option<Place>)> {
         let leaves = self.index.homes(&[], None);
-        let image = |home: Home| {
-            let leaf = self.block(home.block()).0;
-            leaf.image().filter(|_| !leaf.is_fresh())
-        };
-        leaves.into_iter().map(|home| (home, image(home))).collect()
+        let image = |leaf: Leaf<'_>| leaf.image().filter(|_| !leaf.is_fresh());
+        self.headers(&leaves).map(|(home, leaf)| (home, image(leaf))).collect()
+    }
+
+    /// Goes through leaves, of which only headers are looked at: they are fetched ahead. Without their latches, they may be
+    /// others by now.
+    pub(crate) fn headers<'t>(
+        &'t self,
+        homes: &'t [Home],
+    ) -> impl Iterator<Item = (Home, Leaf<'t>)> {
+        let leaf = |home: &Home| self.block(home.block()).0;
+        homes.iter().enumerate().map(move |(index, home)| {
+            if let Some(later) = homes.get(index + FETCHED_AHEAD) {
+                leaf(later).fetch_header();
+            }
+            (*home, leaf(home))
+        })
     }
 
     /// Lets another index be the one, and frees the leaves of the one before. No write is under way. Returns their
@@ -471,7 +483,7 @@ impl Tree {
     /// What is wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (mut expected, mut wrong) = (Some(Vec::new()), None);
-        self.walk(&[], |held| {
+        self.walk(|held| {
             let (lower, upper) = held.bounds();
             if let Err(text) = held.leaf.check() {
                 wrong = Some(text);

@@ -10,9 +10,14 @@
 //! it, no scan sees it, and it goes with its cell. Its bytes are those that are to be written, so that they find room
 //! later. So does a removed record that has a cell: its tombstone.
 //!
+//! **Collection** looks at some cells together: they are fetched at once, then the headers of the leaves of those that go,
+//! then their slots. It finds a record by its cell where it was when it got it; where the leaf has been divided since, in
+//! the leaf of the record before, which was mostly written with it; else by the index.
+//!
 //! **Invariants**
 //! 1. The leaf's latch is held while a cell is taken, or given back. A reader that looks at one otherwise validates the latch.
-//! 2. Each cell in use has one entry in the queue.
+//! 2. Each cell in use has one entry in the queue, or is being looked at.
+//! 3. A cell that is released is given back, and so taken for another record, once no record names it.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -25,15 +30,21 @@ use spinney_engine::{
 };
 use spinney_leaf::Entry;
 use spinney_ssn::{Running, Sight, Stamp, Successor, Version};
+use spinney_sync::prefetch;
 
 use crate::engine::Iot;
+use crate::inner::Home;
 use crate::leaf::ABSENT;
-use crate::near::{Near, find};
-use crate::tree::SPARSE_WORDS;
+use crate::near::Near;
+use crate::tree::{Held, SPARSE_WORDS};
 
 /// Older versions from which on those that nobody sees go before the record comes to rest. With more, old readers cost memory; with
 /// fewer, most records are looked at twice.
 const LONG: usize = 3;
+
+/// Cells that are looked at together. With more, what was fetched first may be gone again; with fewer, each look waits for
+/// memory.
+const TOGETHER: usize = 32;
 
 /// Cells in use, with the keys of their records, which lie one behind the other: threads that allocate often wait for
 /// each other. The first was looked at longest ago.
@@ -54,6 +65,18 @@ struct Entered {
     cell: u32,
 }
 
+/// What is looked at together.
+#[derive(Debug, Default)]
+struct Turn {
+    entered: Vec<Entered>,
+    keys: Vec<u8>,
+    /// Cells that were released, and are not given back yet.
+    released: Vec<u32>,
+    /// The leaf of the last one. Records that were written together lie together, also where the leaf in which they were
+    /// has been divided since.
+    last: Option<Home>,
+}
+
 impl Queue {
     fn push(&self, cell: u32, near: Near, key: &[u8]) {
         let mut queued = self.0.lock();
@@ -62,13 +85,15 @@ impl Queue {
         queued.keys.extend(key);
     }
 
-    /// Takes the first one. Its key replaces the content of `key`.
-    fn pop(&self, key: &mut Vec<u8>) -> Option<(u32, Near)> {
+    /// Takes the first ones, `most` at most. They replace those of `turn`.
+    fn pop(&self, most: usize, turn: &mut Turn) {
         let mut queued = self.0.lock();
-        let Entered { near, key_bytes, cell } = queued.cells.pop_front()?;
-        key.clear();
-        key.extend(queued.keys.drain(..usize::from(key_bytes)));
-        Some((cell, near))
+        let count = most.min(queued.cells.len());
+        turn.entered.clear();
+        turn.entered.extend(queued.cells.drain(..count));
+        turn.keys.clear();
+        let bytes: usize = turn.entered.iter().map(|it| usize::from(it.key_bytes)).sum();
+        turn.keys.extend(queued.keys.drain(..bytes));
     }
 
     fn len(&self) -> usize {
@@ -168,15 +193,14 @@ impl Versioned for Iot {
 
     fn collect(&self, running: &Running, most: usize) -> usize {
         let (mut taken, before) = (0, self.version_bytes());
-        let mut key = Vec::new();
-        for _ in 0..self.queue.len().min(most) {
-            let Some((cell, near)) = self.queue.pop(&mut key) else { break };
-            let is_taken = self.collect_one((cell, near), &key, running);
-            let is_thinner = !is_taken && self.tree.cells.thin(cell, running, LONG);
-            taken += usize::from(is_thinner || is_taken);
-            if !is_taken {
-                self.queue.push(cell, near, &key);
-            }
+        let mut left = self.queue.len().min(most);
+        let mut turn = Turn::default();
+        while left > 0 {
+            self.queue.pop(left.min(TOGETHER), &mut turn);
+            // Others may collect as well.
+            left = if turn.entered.is_empty() { 0 } else { left - turn.entered.len() };
+            self.fetch(&turn.entered, running);
+            taken += self.collect_some(&mut turn, running);
         }
         if self.version_bytes() < before {
             self.follow_memory();
@@ -190,16 +214,72 @@ impl Versioned for Iot {
 }
 
 impl Iot {
-    /// Gives a cell back if nobody needs it, and takes an absent record out with it. Returns whether it did.
-    fn collect_one(&self, (cell, near): (u32, Near), key: &[u8], running: &Running) -> bool {
+    /// Lets the processor fetch what is looked at, all at once: each look would wait for memory several times.
+    fn fetch(&self, entered: &[Entered], running: &Running) {
+        let cells = &self.tree.cells;
+        entered.iter().for_each(|entered| cells.fetch_cell(entered.cell));
+        let goes = |entered: &&Entered| cells.may_release(entered.cell, running);
+        for Entered { near, .. } in entered.iter().filter(goes) {
+            let (leaf, latch) = self.tree.block(near.home.block());
+            prefetch(latch);
+            leaf.fetch_head(near.index.into());
+        }
+        for Entered { near, .. } in entered.iter().filter(goes) {
+            self.tree.block(near.home.block()).0.fetch_slot(near.index.into());
+        }
+    }
+
+    /// Gives cells back that nobody needs, and drops versions that nobody sees. Returns how many records had some.
+    fn collect_some(&self, turn: &mut Turn, running: &Running) -> usize {
+        let (mut taken, mut begin) = (0, 0);
+        turn.released.clear();
+        for Entered { near, key_bytes, cell } in &turn.entered {
+            let key = &turn.keys[begin..][..usize::from(*key_bytes)];
+            begin += key.len();
+            if self.collect_one((*cell, *near), key, running, &mut turn.last) {
+                turn.released.push(*cell);
+                continue;
+            }
+            taken += usize::from(self.tree.cells.thin(*cell, running, LONG));
+            self.queue.push(*cell, *near, key);
+        }
+        self.tree.cells.give_back(&turn.released);
+        taken + turn.released.len()
+    }
+
+    /// Latches the leaf of a key: it is that where its cell was taken, or where the last one was, or the index knows.
+    fn latch_of(&self, near: Near, key: &[u8], last: Option<Home>) -> Held<'_> {
+        if let Some(held) = self.tree.latch_if(near.home) {
+            return held;
+        }
+        match last.and_then(|home| self.tree.latch_if(home)) {
+            Some(held) if held.leaf.covers(key) => return held,
+            Some(held) => held.release_unchanged(),
+            None => {}
+        }
+        self.tree.lock(key)
+    }
+
+    /// Takes a cell from its record if nobody needs it, and an absent record out of its leaf. Returns whether the cell was
+    /// released.
+    fn collect_one(
+        &self,
+        (cell, near): (u32, Near),
+        key: &[u8],
+        running: &Running,
+        last: &mut Option<Home>,
+    ) -> bool {
         if !self.tree.cells.may_release(cell, running) {
             return false;
         }
         self.tree.cells.thin(cell, running, 1);
-        let near = Some(near);
-        let held = self.tree.lock_near(near, key);
-        let named = find(held.leaf, near, key).ok();
-        let named = named.filter(|index| held.leaf.cell(*index) == Some(cell));
+        let held = self.latch_of(near, key, *last);
+        *last = Some(Home::new(held.block, held.leaf.incarnation()));
+        let has_it = |index: &usize| held.leaf.cell(*index) == Some(cell);
+        // One that has the cell is that of the key.
+        let there = Some(usize::from(near.index)).filter(|index| *index < held.leaf.len());
+        let there = there.filter(has_it);
+        let named = there.or_else(|| held.leaf.search(key).ok().filter(has_it));
         if !self.tree.cells.release(cell, running) {
             held.release_unchanged();
             return false;

@@ -283,7 +283,7 @@ fn every_step_of_the_pipeline_fails_once() {
         fail("read", Fault::ReadError { at });
     }
     let rooms = before.2 + 1..=calm.rooms;
-    for at in rooms.clone().step_by((rooms.count() / tier::count(10, 40) as usize).max(1)) {
+    for at in rooms.clone().step_by((rooms.count() / tier::count(24, 60) as usize).max(1)) {
         fail("room", Fault::NoSpace { at });
     }
     println!("{errors} faults reached a caller; {struck:#?}");

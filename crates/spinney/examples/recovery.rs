@@ -1,22 +1,28 @@
 //! How long a recovery takes: a process loads a database, updates it at random until its log is long, and is
 //! killed; this one opens it again and looks at the clock.
 //!
-//!     cargo run --release -p spinney --example recovery -- DIRECTORY [RECORD_BYTES [RECORDS [MEMORY_MIB [LOG_MIB]]]]
+//!     cargo run --release -p spinney --example recovery -- DIRECTORY [RECORD_BYTES [RECORDS [MEMORY_MIB [LOG_MIB [ENGINE]]]]]
 //!
 //! DIRECTORY must not exist; it is removed at the end. The log is written until LOG_MIB (100) of it would be
-//! replayed or, if checkpoints keep it shorter than that, until it is about as long as it was ever seen.
+//! replayed or, if checkpoints keep it shorter than that, until it is about as long as it was ever seen. A log that may have
+//! more than 100 MiB has no checkpoint meanwhile.
+//!
+//! With `--killed` before DIRECTORY it only writes, and dies. What that leaves can be copied, and opened with the same
+//! arguments: a DIRECTORY that exists is opened alone.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use spinney::{Batch, Db, Durability, KeyspaceOptions, Options};
+use spinney::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_base::Runtime;
 
 const THREADS: u64 = 4;
 /// After so many updates the longest log was seen.
 const UPDATES: u64 = 3_000_000;
 const CHILD: &str = "--killed";
+/// What the log may have by default.
+const DEFAULT_BYTES: u64 = 100 << 20;
 
 /// What was asked for, in the order of the command line.
 struct Setup {
@@ -25,6 +31,7 @@ struct Setup {
     records: u64,
     memory: u64,
     log_bytes: u64,
+    engine: EngineKind,
 }
 
 impl Setup {
@@ -39,11 +46,23 @@ impl Setup {
             records: number(2, 1_000_000)?.max(1),
             memory: number(3, 85)? << 20,
             log_bytes: number(4, 100)? << 20,
+            engine: match arguments.get(5) {
+                Some(name) => name.parse().ok()?,
+                None => EngineKind::TreeLine,
+            },
         })
     }
 
     fn open(&self) -> spinney::Result<Db> {
-        Db::open(Path::new(&self.directory), Options::default().memory(self.memory))
+        let mut options = Options::default().memory(self.memory);
+        if self.log_bytes > DEFAULT_BYTES {
+            options = options.log_bytes_max(4 * self.log_bytes);
+        }
+        Db::open(Path::new(&self.directory), options)
+    }
+
+    fn keyspace(&self, db: &Db) -> spinney::Result<Keyspace> {
+        db.keyspace("k", KeyspaceOptions::default().engine(self.engine))
     }
 }
 
@@ -59,7 +78,7 @@ fn mix(number: u64) -> u64 {
 /// Loads, updates, and ends as by a kill.
 fn write_and_die(setup: &Setup) -> spinney::Result<()> {
     let db = setup.open()?;
-    let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    let keyspace = setup.keyspace(&db)?;
     let value = vec![7; setup.record_bytes - 8];
     for start in (0..setup.records).step_by(500) {
         let mut batch = Batch::new();
@@ -80,7 +99,8 @@ fn write_and_die(setup: &Setup) -> spinney::Result<()> {
             }
             let used = db.stats().log.bytes_used;
             let longest = longest.fetch_max(used, Ordering::Relaxed).max(used);
-            if used >= setup.log_bytes || number > UPDATES && used * 20 >= longest * 19 {
+            let is_as_long = || setup.log_bytes <= DEFAULT_BYTES && used * 20 >= longest * 19;
+            if used >= setup.log_bytes || number > UPDATES && is_as_long() {
                 std::process::abort();
             }
         }
@@ -99,16 +119,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         arguments.remove(0);
     }
     let setup = Setup::parse(&arguments)
-        .ok_or("DIRECTORY [RECORD_BYTES [RECORDS [MEMORY_MIB [LOG_MIB]]]]")?;
+        .ok_or("DIRECTORY [RECORD_BYTES [RECORDS [MEMORY_MIB [LOG_MIB [ENGINE]]]]]")?;
     if child {
         write_and_die(&setup)?;
         return Ok(());
     }
-    if Path::new(&setup.directory).exists() {
-        return Err(format!("{} exists", setup.directory).into());
+    if !Path::new(&setup.directory).exists() {
+        let status = Command::new(std::env::current_exe()?).arg(CHILD).args(&arguments).status()?;
+        println!("the writer ended with {status}");
     }
-    let status = Command::new(std::env::current_exe()?).arg(CHILD).args(&arguments).status()?;
-    println!("the writer ended with {status}");
     let clock = Runtime::threads();
     let db = setup.open()?;
     let seconds = clock.now().as_secs_f64();
@@ -118,7 +137,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         setup.record_bytes,
         seconds * 100.0 / used
     );
-    let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    let keyspace = setup.keyspace(&db)?;
     for number in (0..setup.records).step_by(997) {
         if keyspace.get(key(number))?.is_none() {
             return Err(format!("record {number} is lost").into());

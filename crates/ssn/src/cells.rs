@@ -33,7 +33,7 @@ use std::task::{Poll, ready};
 use smallvec::SmallVec;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering};
-use spinney_sync::prefetch;
+use spinney_sync::{prefetch, prefetch_to_write};
 
 use crate::certify::Certifier;
 use crate::clock::Stamp;
@@ -116,7 +116,6 @@ struct Free {
 pub struct Cells<I> {
     chunks: [OnceLock<Box<[Cell<I>]>>; CHUNKS],
     free: Mutex<Free>,
-    used: AtomicU64,
     /// Bytes of older images.
     older_bytes: AtomicU64,
     /// Images that readers fetch ahead.
@@ -134,8 +133,8 @@ fn chunk_of(index: usize) -> (usize, usize) {
 impl<I> Default for Cells<I> {
     fn default() -> Self {
         let chunks = [const { OnceLock::new() }; CHUNKS];
-        let (used, older_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Cells { chunks, free: Mutex::default(), used, older_bytes, ahead: FETCHED_AHEAD }
+        let older_bytes = AtomicU64::new(0);
+        Cells { chunks, free: Mutex::default(), older_bytes, ahead: FETCHED_AHEAD }
     }
 }
 
@@ -182,7 +181,6 @@ impl<I> Cells<I> {
     /// # Panics
     /// When there are 2^29 cells.
     pub fn take(self: &Arc<Self>, version: Version) -> CellRef<I> {
-        self.used.fetch_add(1, Ordering::Relaxed);
         let mut free = self.free.lock();
         let index = free.listed.pop().unwrap_or_else(|| {
             let (chunk, _) = chunk_of(free.end);
@@ -191,7 +189,11 @@ impl<I> Cells<I> {
             free.end += 1;
             u32::try_from(free.end - 1).expect("cells are few")
         });
+        let next = free.listed.last().copied();
         drop(free);
+        if let Some(next) = next {
+            self.fetch_cell(next);
+        }
         let cell = self.cell(index);
         cell.cstamp.store(version.word(), Ordering::Release);
         self.hold(index)
@@ -250,8 +252,15 @@ impl<I> Cells<I> {
         older.len() < count
     }
 
-    /// Gives a cell back if nobody holds it, it keeps no older image, and its stamps are not above the horizon, and says
-    /// whether it did. No handle of it can be taken meanwhile.
+    /// Lets the processor fetch a cell: it is looked at and written soon.
+    pub fn fetch_cell(&self, index: u32) {
+        let cell = self.cell(index);
+        prefetch_to_write(&cell.cstamp);
+        prefetch_to_write(&cell.older);
+    }
+
+    /// Takes a cell out of use if nobody holds it, it keeps no older image, and its stamps are not above the horizon, and
+    /// says whether it did. No handle of it can be taken meanwhile, nor later until it was [given back](Cells::give_back).
     pub fn release(&self, index: u32, running: &Running) -> bool {
         let (cell, horizon) = (self.cell(index), running.horizon());
         let older = cell.older.lock();
@@ -265,13 +274,18 @@ impl<I> Cells<I> {
         for word in [&cell.owner, &cell.pstamp, &cell.readers] {
             word.store(0, Ordering::Release);
         }
-        self.used.fetch_sub(1, Ordering::Relaxed);
-        self.free.lock().listed.push(index);
         true
+    }
+
+    /// Lets cells be taken again that were [released](Cells::release).
+    pub fn give_back(&self, released: &[u32]) {
+        self.free.lock().listed.extend(released);
     }
 
     /// Keeps an image that is about to be replaced, if the owner of its cell publishes: the image of the version that was
     /// kept last. The argument of `image` says whether it has to be whole. No handle of the cell can be given back meanwhile.
+    ///
+    /// An owner writes a record once: the image may lead from what it writes.
     pub fn keep_image(&self, index: u32, image: impl FnOnce(bool) -> I)
     where
         I: Kept,
@@ -294,7 +308,8 @@ impl<I> Cells<I> {
     /// Returns how many cells are in use.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        let free = self.free.lock();
+        (free.end - free.listed.len()) as u64
     }
 
     /// Returns the bytes of memory of all cells, without what images have allocated.
@@ -572,7 +587,9 @@ mod tests {
         let before = Certifier::above(11).running();
         assert!(!cells.release(index, &before), "its version is above the horizon");
         assert!(cells.release(index, &ssn.running()));
-        assert_eq!((cells.used(), cells.older_bytes()), (0, 0));
+        assert_ne!(cells.take(Version::absent(0)).index(), index, "it is not given back");
+        cells.give_back(&[index]);
+        assert_eq!((cells.used(), cells.older_bytes()), (1, 0));
         assert_eq!(cells.take(Version::absent(0)).index(), index, "it is used again");
     }
 
@@ -636,6 +653,7 @@ mod tests {
         drop(taken);
         let running = Certifier::above(1000).running();
         assert!((0..1000).all(|index| cells.release(index, &running)));
+        cells.give_back(&(0..1000).collect::<Vec<_>>());
         assert_eq!(cells.used(), 0);
     }
 }

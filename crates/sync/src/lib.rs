@@ -21,7 +21,7 @@ pub use blocks::{Beside, Blocks};
 pub use gap::{Gap, Look};
 pub use latch::{LatchGuard, Version, VersionLatch};
 pub use parkable::{Entry, Parkable};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_to_write};
 pub use racy::RacyWords;
 pub use stripes::Stripes;
 pub use table::{LockTable, Moment, Stamp, Stripe, StripeGuards, hash_key};

@@ -233,6 +233,25 @@ fn large_values_beside_a_checkpoint_without_a_log() {
     }
 }
 
+/// Leaves are listed some together, and written some together; the lists are longer than what is written.
+#[test]
+fn a_checkpoint_of_many_leaves_has_all_of_them() {
+    let world = World::on(SimDisk::new(1), MUCH, false);
+    let mut model = Model::new();
+    for (round, every) in [(1, 1), (2, 3), (3, 700), (4, 5)] {
+        for number in (0..10_000).step_by(every) {
+            let value = vec![round; 2000 + number as usize % 300];
+            world.put(&key(number), &value);
+            model.insert(key(number), value);
+        }
+        assert!(world.engine.tree.leaves() > 1200);
+        world.checkpoint();
+        world.check(&model);
+        world.after_crash().check(&model);
+    }
+    world.verify().unwrap();
+}
+
 /// A checkpoint that takes its time holds nothing while it rests, and has all that was before it.
 #[test]
 fn a_slow_checkpoint_has_all_that_was_before() {

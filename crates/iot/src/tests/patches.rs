@@ -200,6 +200,7 @@ fn what_is_between_readers_goes() {
 fn draw(random: &mut SplitMix, value: Option<&Vec<u8>>) -> Change {
     let mut draw = |most: usize| random.next_u64() as usize % most;
     match value {
+        Some(value) if draw(20) == 0 => Change::Put(value.clone()),
         Some(value) if value.len() >= 16 && draw(8) > 0 => {
             let third = value.len() / 3;
             let parts = (0..1 + draw(3)).map(|number| {
@@ -208,7 +209,17 @@ fn draw(random: &mut SplitMix, value: Option<&Vec<u8>>) -> Change {
                 let offset = number * third + draw(third - length + 1);
                 (offset, vec![draw(250) as u8; length])
             });
-            Change::Patch(parts.collect())
+            let patch = Change::Patch(parts.collect());
+            match draw(3) {
+                0 => {
+                    // A put that differs in so much.
+                    let key = b"key";
+                    let mut model = Model::from([(key.to_vec(), value.clone())]);
+                    patch.apply(&mut model, key);
+                    Change::Put(model.remove(&key[..]).unwrap())
+                }
+                _ => patch,
+            }
         }
         _ if draw(4) == 0 => Change::Remove,
         _ => {

@@ -6,7 +6,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use spinney::{Batch, Db, DbSnapshot, Durability, ErrorKind, Keyspace, Snapshot, Transaction};
+use spinney::{
+    Batch, Db, DbSnapshot, Durability, ErrorKind, Keyspace, Result, Snapshot, Transaction,
+};
 use spinney_db::fuzzing;
 
 use super::graph::Record;
@@ -32,8 +34,10 @@ pub struct Outcome {
     pub records: Vec<Record>,
     /// Transactions that ended with a conflict.
     pub conflicts: u64,
-    /// Snapshots that were taken.
+    /// Snapshots that were taken, and lived until they were let go.
     pub snapshots: u64,
+    /// Snapshots that ended before: a thread that had to wait for a processor kept them for long.
+    pub ended: u64,
 }
 
 /// Most snapshots that a thread keeps at once.
@@ -275,17 +279,24 @@ impl Ground<'_> {
             kept.push(Kept { snapshot, record });
         }
         let which = random.below(kept.len());
-        self.look(&mut kept[which], random);
-        if random.one_in(4) {
+        let lives = self.look(&mut kept[which], random);
+        if !lives || random.one_in(4) {
             let mut last = kept.swap_remove(which);
-            self.look(&mut last, random);
-            outcome.snapshots += 1;
+            let lives = lives && self.look(&mut last, random);
+            *if lives { &mut outcome.snapshots } else { &mut outcome.ended } += 1;
+            // What it has answered counts.
             outcome.records.push(last.record);
         }
     }
 
-    /// Reads some keys of a snapshot, or a range from either end.
-    fn look(&self, kept: &mut Kept, random: &mut Random) {
+    /// Reads some keys of a snapshot, or a range from either end. Returns whether it lives.
+    fn look(&self, kept: &mut Kept, random: &mut Random) -> bool {
+        let Err(error) = self.look_at(kept, random) else { return true };
+        assert_eq!(error.kind(), ErrorKind::SnapshotTooOld, "{error}");
+        false
+    }
+
+    fn look_at(&self, kept: &mut Kept, random: &mut Random) -> Result<()> {
         let part = |keyspace: &Keyspace| -> Snapshot {
             kept.snapshot.keyspace(keyspace).expect("it covers all")
         };
@@ -293,18 +304,17 @@ impl Ground<'_> {
         if random.one_in(2) {
             for _ in 0..1 + random.below(4) {
                 let key = random.below(self.keys);
-                let value = part(self.keyspace(key)).get(Self::name(key)).expect("it lives");
+                let value = part(self.keyspace(key)).get(Self::name(key))?;
                 seen.push((key, value.as_deref().map(Self::writer)));
             }
         } else {
             let first = random.below(self.keys);
             let keyspace = self.keyspace(first);
             let range = part(keyspace).range(Self::name(first)..Self::name(self.keys));
-            let found: Vec<_> =
+            let found: Result<Vec<_>> =
                 if random.one_in(2) { range.collect() } else { range.rev().collect() };
-            let found: Vec<(usize, u64)> = found
+            let found: Vec<(usize, u64)> = found?
                 .into_iter()
-                .map(|one| one.expect("it lives"))
                 .map(|(key, value)| {
                     let key = u64::from_be_bytes(key[..].try_into().expect("it is a number"));
                     (key as usize, Self::writer(&value))
@@ -322,6 +332,7 @@ impl Ground<'_> {
                 None => kept.record.reads.push((key, writer)),
             }
         }
+        Ok(())
     }
 
     /// Writes records of other keys.
@@ -381,6 +392,7 @@ pub fn run(db: &Db, keyspaces: &[Keyspace], work: &Work, seed: u64) -> Outcome {
             all.records.extend(one.records);
             all.conflicts += one.conflicts;
             all.snapshots += one.snapshots;
+            all.ended += one.ended;
             all
         })
     })
