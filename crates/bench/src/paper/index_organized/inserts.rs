@@ -326,7 +326,8 @@ mod tests {
     fn full_memory_ends_a_run() {
         let directory = tempfile::tempdir().unwrap();
         let mut how = small(directory.path());
-        (how.memory, how.inserts.bytes, how.inserts.durations) = (8 << 20, 4096, vec![30.0, 60.0]);
+        // Inside leaves: larger values are on the disk, and it would take a slow one long to fill memory with pointers to them.
+        (how.memory, how.inserts.bytes, how.inserts.durations) = (8 << 20, 1024, vec![30.0, 60.0]);
         let ran = run_mode(&how, Mode::None, &directory.path().join("full")).unwrap();
         let [only] = ran.readings[..] else { panic!("{} readings", ran.readings.len()) };
         assert!(only.is_full && only.seconds < 30.0, "{only:?}");
