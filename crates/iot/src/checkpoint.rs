@@ -8,8 +8,8 @@
 //! 3. These copies are written, and the slot is published.
 //!
 //! **Why that is right.** A leaf that was changed before the first walk began is copied by it or was split or joined after the
-//! walk began, perhaps between the list and its turn: its home tells. Then it is fresh, and copied later. So the images have everything up to the redo LSN, and together are for all keys. They
-//! may be newer: replay applies later records again. Everything that the slot names was allocated before
+//! walk began, perhaps between the list and its turn: its home tells. Then it is fresh, and copied later. So the images
+//! have everything up to the redo LSN, and together are for all keys. They may be newer: replay applies later records again. Everything that the slot names was allocated before
 //! the gate closed, so what is let go from then on waits for the next slot
 //! ([`let_go`](spinney_extent::HeldBack)).
 //!

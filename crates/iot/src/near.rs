@@ -75,6 +75,24 @@ pub(crate) fn find(leaf: Leaf<'_>, near: Option<Near>, key: &[u8]) -> Result<usi
 impl Tree {
     /// Latches the leaf of a key, which may still be where it was.
     pub(crate) fn lock_near(&self, near: Option<Near>, key: &[u8]) -> Held<'_> {
-        near.and_then(|near| self.latch_if(near.home)).unwrap_or_else(|| self.lock(key))
+        self.lock_one_of(near, None, key)
+    }
+
+    /// Does the same; where that leaf has been divided, the key may lie in another that is named.
+    pub(crate) fn lock_one_of(
+        &self,
+        near: Option<Near>,
+        other: Option<Home>,
+        key: &[u8],
+    ) -> Held<'_> {
+        if let Some(held) = near.and_then(|near| self.latch_if(near.home)) {
+            return held;
+        }
+        match other.and_then(|home| self.latch_if(home)) {
+            Some(held) if held.leaf.covers(key) => return held,
+            Some(held) => held.release_unchanged(),
+            None => {}
+        }
+        self.lock(key)
     }
 }

@@ -36,7 +36,7 @@ use crate::engine::Iot;
 use crate::inner::Home;
 use crate::leaf::ABSENT;
 use crate::near::Near;
-use crate::tree::{Held, SPARSE_WORDS};
+use crate::tree::SPARSE_WORDS;
 
 /// Older versions from which on those that nobody sees go before the record comes to rest. With more, old readers cost memory; with
 /// fewer, most records are looked at twice.
@@ -247,19 +247,6 @@ impl Iot {
         taken + turn.released.len()
     }
 
-    /// Latches the leaf of a key: it is that where its cell was taken, or where the last one was, or the index knows.
-    fn latch_of(&self, near: Near, key: &[u8], last: Option<Home>) -> Held<'_> {
-        if let Some(held) = self.tree.latch_if(near.home) {
-            return held;
-        }
-        match last.and_then(|home| self.tree.latch_if(home)) {
-            Some(held) if held.leaf.covers(key) => return held,
-            Some(held) => held.release_unchanged(),
-            None => {}
-        }
-        self.tree.lock(key)
-    }
-
     /// Takes a cell from its record if nobody needs it, and an absent record out of its leaf. Returns whether the cell was
     /// released.
     fn collect_one(
@@ -273,7 +260,7 @@ impl Iot {
             return false;
         }
         self.tree.cells.thin(cell, running, 1);
-        let held = self.latch_of(near, key, *last);
+        let held = self.tree.lock_one_of(Some(near), *last, key);
         *last = Some(Home::new(held.block, held.leaf.incarnation()));
         let has_it = |index: &usize| held.leaf.cell(*index) == Some(cell);
         // One that has the cell is that of the key.

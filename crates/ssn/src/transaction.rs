@@ -276,7 +276,8 @@ impl<S: Stamps> Transaction<S> {
         self.certifier.shared.clock.now()
     }
 
-    /// Moves the begin stamp to a later one, the [`moment`](Transaction::moment) that was taken, once the engine has found that nothing which it noted on the board was
+    /// Moves the begin stamp to a later one, the [`moment`](Transaction::moment) that was taken, once the engine has found
+    /// that nothing which it noted on the board was
     /// overwritten up to there.
     ///
     /// # Errors
