@@ -49,7 +49,7 @@ use crate::range::KeyRange;
 use crate::snapshot::Source;
 use crate::transaction_stats::Cause;
 use crate::value::Value;
-use crate::write::{BatchWrite, check_key, check_value};
+use crate::write::{check_key, check_value};
 pub use ranges::{TransactionCursor, TransactionKeys};
 use reads::Reads;
 pub use transact::TransactionOptions;
@@ -447,8 +447,7 @@ impl Transaction {
             reads.end_reading(state)?;
             Lsn::ZERO
         } else {
-            let writes: Vec<BatchWrite<'_>> = writes.iter().collect();
-            reads.write(state, &writes)?
+            reads.write(state, &writes.all())?
         };
         state.writers.transactions.count_commit();
         state.commit(lsn, self.durability).map(|()| lsn)

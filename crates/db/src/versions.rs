@@ -148,6 +148,7 @@ impl Versions {
         writes: &[Written<'_>],
         part: Option<&Part>,
     ) -> Result<()> {
+        transaction.expect_writes(writes.len());
         for write in writes {
             loop {
                 match transaction.poll_own(&write.cell, None) {

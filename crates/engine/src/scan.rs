@@ -103,6 +103,20 @@ impl Chunk {
         self.ends.push(Ends { key, value: self.bytes.len(), large: value.large });
     }
 
+    /// Appends a record whose key and value are written by these, each behind what is there.
+    #[inline]
+    pub fn push_by(
+        &mut self,
+        key: impl FnOnce(&mut Vec<u8>),
+        value: impl FnOnce(&mut Vec<u8>),
+        large: bool,
+    ) {
+        key(&mut self.bytes);
+        let end = self.bytes.len();
+        value(&mut self.bytes);
+        self.ends.push(Ends { key: end, value: self.bytes.len(), large });
+    }
+
     /// Keeps only the first `records`: the scan continues after the last of them.
     pub fn truncate(&mut self, records: usize) {
         if records < self.len() {

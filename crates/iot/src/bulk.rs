@@ -8,13 +8,13 @@ use spinney_leaf::{Bounds, Records, separator};
 
 use crate::engine::Iot;
 use crate::inner::{Home, Index};
-use crate::leaf::{BLOCK_BYTES, BLOCK_WORDS, flags_of, moved, words_of};
-use crate::memory::RECORD_OVERHEAD;
+use crate::leaf::{BLOCK_BYTES, BLOCK_WORDS, flags_of, least_bytes, moved, words_of};
 
 /// Bytes of records that are gathered before leaves are made of them: enough for some leaves.
 const GATHERED_BYTES: usize = 8 * BLOCK_BYTES;
-/// Words up to which a leaf is filled. With more, the next records split it; with less, memory is left unused.
-const FILLED_WORDS: usize = BLOCK_WORDS / 16 * 15;
+/// Words up to which a leaf is filled. With more, the next records split it, or values that grow a little; with less, memory is
+/// left unused.
+const FILLED_WORDS: usize = BLOCK_WORDS / 8 * 7;
 
 /// A bulk load under way.
 #[derive(Debug)]
@@ -108,7 +108,8 @@ impl<'a> Loading<'a> {
         while end < count && bytes < FILLED_WORDS * 8 {
             let key = self.some.key(end);
             let shared = self.lower.iter().zip(key).take_while(|(one, other)| one == other).count();
-            bytes += self.bytes_at(end) - shared + RECORD_OVERHEAD as usize;
+            let (key, value) = self.some.lengths(end);
+            bytes += least_bytes(key - shared, value);
             end += 1;
         }
         let fits = (from + 1..=end.min(count)).rev().find(|end| words(*end) <= FILLED_WORDS);

@@ -105,7 +105,7 @@ impl Copied {
     fn of(iot: &Iot, held: Held<'_>) -> Copied {
         let (lower, upper) = held.bounds();
         let bounds = Bounds { lower: &lower, upper: upper.as_deref() };
-        let mut image = Encoder::new(bounds);
+        let mut image = Encoder::new(bounds, held.leaf.image_bytes());
         held.leaf.encode_present(&mut image);
         let home = Home::new(held.block, held.leaf.incarnation());
         let is_fresh = held.leaf.is_fresh();

@@ -15,7 +15,7 @@ use spinney_preimages::PreImages;
 
 use crate::gaps::Gaps;
 use crate::image::{IMAGE, Payload};
-use crate::memory::{Memory, RECORD_OVERHEAD};
+use crate::memory::Memory;
 use crate::near::{Near, reserved_in};
 use crate::tree::Tree;
 use crate::versions::Queue;
@@ -25,7 +25,8 @@ pub const ROW: Row = Row {
     name: "iot",
     number: 4,
     capabilities: Iot::CAPABILITIES,
-    record_overhead: RECORD_OVERHEAD,
+    // Keys and values alone are counted.
+    record_overhead: 0,
     create: |context, redo| Ok(Arc::new(Iot::create(context, redo)?) as Arc<dyn Engine>),
     open: |context| Ok(Arc::new(Iot::open(context)?) as Arc<dyn Engine>),
     salvage: |directory, name, keyspace, _| {

@@ -70,8 +70,11 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    pub(crate) fn new(bounds: Bounds<'_>) -> Encoder {
-        let mut out = vec![0; HEADER_BYTES];
+    /// Makes it, with room for this number of bytes of records.
+    pub(crate) fn new(bounds: Bounds<'_>, bytes: usize) -> Encoder {
+        let ends = bounds.lower.len() + bounds.upper.map_or(0, <[u8]>::len);
+        let mut out = Vec::with_capacity(BOUNDS + ends + bytes);
+        out.resize(HEADER_BYTES, 0);
         out.extend(length(bounds.lower.len()));
         out.extend(bounds.upper.map_or(NO_BOUND.to_le_bytes(), |upper| length(upper.len())));
         out.extend(length(0));
@@ -217,7 +220,7 @@ mod tests {
     use super::*;
 
     fn encode<'e>(bounds: Bounds<'_>, entries: impl Iterator<Item = Entry<'e>>) -> Vec<u8> {
-        let mut image = Encoder::new(bounds);
+        let mut image = Encoder::new(bounds, 0);
         for entry in entries {
             let suffix = &entry.key[bounds.prefix()..];
             image.push(entry.flags, (suffix.len(), entry.value.len()), |out| {

@@ -2,18 +2,23 @@
 //! (rule P27).
 //!
 //! ```text
-//!  header  | heads   slot slot .. slot | heads   slot .. slot |  ->   room   <-  | data data .. | bounds |
-//!  1 line  | 1 line  8 lines           | 9 lines              |                  | from the end down     |
+//!  header | fences  | heads   places  | heads   places  |  ->   room   <-  | data data .. | bounds |
+//!  1 line | 3 lines | 2 lines 2 lines | 4 lines         |                  | from the end down     |
+//!
+//!  data of a record:  cell | rest of the key, value
+//!                     word
 //! ```
 //!
-//! A *group* has the heads and slots of eight records. Heads lie in the order of the keys. Each names a slot of one
-//! line, which stays where it is while the record is in the leaf.
-//! A slot says where the rest of its key and its value lie, and in word 0 which [cell](spinney_ssn::Cells) has the
-//! record's stamps: 1 + its index, or 0. A record without a value, which only its stamps need, is *absent*.
+//! A *group* has the heads and places of 16 records, in the order of the keys. A place says where the record's data lies,
+//! and how long its parts are. The data begins with the [cell](spinney_ssn::Cells) that has the record's stamps: 1 + its
+//! index, or 0. A record without a value, which only its stamps need, is *absent*.
+//!
+//! The *fence* of a group is the upper half of its first head. A search reads the header and the fences, which are fetched
+//! together, then mostly one group, and then data: three waits for memory, however many records there are (section 4.6).
 //!
 //! | word of the header | bits | field |
 //! |---|---|---|
-//! | 0 | 16 each | records; slots that were ever used; first word of data; 1 + first free slot, 0 for none |
+//! | 0 | 16 each | records; first word of data |
 //! | 1 | 16 each | bytes of the lower bound; of the upper one, or `0xFFFF`; bytes that all keys share; words of data that nothing names |
 //! | 2 | 64 | incarnation of the bounds, which no other leaf has had; 0 while the block is free |
 //! | 3 | 32 each | page and generation of the newest image |
@@ -22,14 +27,16 @@
 //! | 6 | 64 | records that have a cell |
 //! | 7 | 32 each | index of the record that was inserted last; how many before it came in ascending order, each behind the one before |
 //!
-//! A head has 7 bytes of the key, behind what all keys share, padded with zeros, and in its low byte the slot. Word 5
-//! of a slot has the offset of the data in words, the bytes of the key behind what is shared, the bytes of the
-//! value, and flags, 16 bits each. In a free slot the offset is 1 + the next free slot.
+//! A head has 8 bytes of the key, behind what all keys share, padded with zeros. A place has the offset of the data in
+//! words, the bytes of the key behind what is shared, the bytes of the value, and flags, 16 bits each.
 //!
 //! **Invariants**
 //! 1. The bounds of an incarnation never change.
 //! 2. Heads ascend, and of equal ones the rests of the keys do.
 //! 3. Only the holder of the leaf's latch stores. A reader concludes nothing before it has validated the latch.
+//!
+//! **Differs from the paper**, whose slots have a line each with the stamps of a version: they lie in cells, which only
+//! records that were written lately have (decisions 0028 and 0032). So a record takes 24 bytes beside its own.
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
@@ -52,21 +59,22 @@ pub(crate) const BLOCK_WORDS: usize = 2048;
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = BLOCK_WORDS * WORD_BYTES;
 
-const HEADER_WORDS: usize = 8;
-/// Records of a group: the heads of a group are one line.
-const GROUP: usize = 8;
-const SLOT_WORDS: usize = 8;
-const GROUP_WORDS: usize = GROUP + GROUP * SLOT_WORDS;
-/// Most records of a leaf.
-const RECORDS_MAX: usize = (BLOCK_WORDS - HEADER_WORDS) / GROUP_WORDS * GROUP;
-// A slot has eight bits in a head.
-const _: () = assert!(RECORDS_MAX <= 256);
-/// Words of a slot: its cell, and where its data is.
-const CELL: usize = 0;
-const PLACE: usize = 5;
+const LINE_WORDS: usize = 8;
+const HEADER_WORDS: usize = LINE_WORDS;
+/// Words of fences, two in each.
+const FENCE_WORDS: usize = 3 * LINE_WORDS;
+const GROUPS_AT: usize = HEADER_WORDS + FENCE_WORDS;
+/// Records of a group. With more, a search fetches more lines of a group; with fewer, it fetches more of fences.
+const GROUP: usize = 16;
+const GROUP_WORDS: usize = 2 * GROUP;
+/// Words of a record beside its bytes: head, place and cell.
+const RECORD_WORDS: usize = 3;
+/// More records than a leaf has.
+const RECORDS_MAX: usize = 2 * FENCE_WORDS * GROUP;
+const _: () = assert!((BLOCK_WORDS - GROUPS_AT) / RECORD_WORDS < RECORDS_MAX);
 
 /// Bytes of a key in its head.
-const HEAD_BYTES: usize = 7;
+const HEAD_BYTES: usize = 8;
 /// In place of the length of a bound that there is not.
 const NO_BOUND: usize = 0xFFFF;
 
@@ -97,7 +105,12 @@ pub(crate) fn value_of<'e>(entry: &Entry<'e>) -> ValueRef<'e> {
 
 /// Returns the words of data of a record.
 fn data_words(suffix: usize, value: usize) -> usize {
-    (suffix.saturating_sub(HEAD_BYTES) + value).div_ceil(WORD_BYTES)
+    1 + (suffix.saturating_sub(HEAD_BYTES) + value).div_ceil(WORD_BYTES)
+}
+
+/// Returns the bytes that a record takes at least: what is left of its last word comes to them.
+pub(crate) fn least_bytes(suffix: usize, value: usize) -> usize {
+    RECORD_WORDS * WORD_BYTES + suffix.saturating_sub(HEAD_BYTES) + value
 }
 
 /// Returns the words that a leaf takes that has these records.
@@ -108,7 +121,7 @@ pub(crate) fn words_of(bounds: Bounds<'_>, lengths: impl Iterator<Item = (usize,
         count += 1;
         data += data_words(key - prefix, value);
     }
-    HEADER_WORDS + bound_words(bounds) + usize::div_ceil(count, GROUP) * GROUP_WORDS + data
+    GROUPS_AT + bound_words(bounds) + usize::div_ceil(count, GROUP) * GROUP_WORDS + data
 }
 
 fn bound_words(bounds: Bounds<'_>) -> usize {
@@ -119,7 +132,7 @@ fn bound_words(bounds: Bounds<'_>) -> usize {
 /// Where the data of a record lies, and how long its parts are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Data {
-    slot: usize,
+    /// The word of the cell.
     offset: usize,
     suffix: usize,
     value: usize,
@@ -131,8 +144,18 @@ impl Data {
         data_words(self.suffix, self.value)
     }
 
+    /// The word where the rest of the key begins.
+    fn rest_at(self) -> usize {
+        self.offset + 1
+    }
+
     fn rest(self) -> usize {
         self.suffix.saturating_sub(HEAD_BYTES)
+    }
+
+    /// The byte of the block where the value begins.
+    fn value_at(self) -> usize {
+        self.rest_at() * WORD_BYTES + self.rest()
     }
 
     /// Bytes of the value.
@@ -208,12 +231,8 @@ impl<'a> Leaf<'a> {
         self.field(0, 0).min(RECORDS_MAX)
     }
 
-    fn slots(&self) -> usize {
-        self.field(0, 1)
-    }
-
     fn data_at(&self) -> usize {
-        self.field(0, 2)
+        self.field(0, 1)
     }
 
     fn waste(&self) -> usize {
@@ -337,18 +356,20 @@ impl<'a> Leaf<'a> {
 
     #[inline]
     fn head_at(index: usize) -> usize {
-        HEADER_WORDS + index / GROUP * GROUP_WORDS + index % GROUP
+        GROUPS_AT + index / GROUP * GROUP_WORDS + index % GROUP
     }
 
     #[inline]
-    fn slot_at(slot: usize) -> usize {
-        HEADER_WORDS + slot / GROUP * GROUP_WORDS + GROUP + slot % GROUP * SLOT_WORDS
+    fn place_at(index: usize) -> usize {
+        Self::head_at(index) + GROUP
     }
 
     fn head_of(suffix: &[u8]) -> u64 {
-        let mut bytes = [0; 8];
-        let count = suffix.len().min(HEAD_BYTES);
-        bytes[..count].copy_from_slice(&suffix[..count]);
+        if let Some(head) = suffix.first_chunk() {
+            return u64::from_be_bytes(*head);
+        }
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..suffix.len()].copy_from_slice(suffix);
         u64::from_be_bytes(bytes)
     }
 
@@ -357,30 +378,41 @@ impl<'a> Leaf<'a> {
         self.load(Self::head_at(index))
     }
 
+    fn fence_of(head: u64) -> u32 {
+        (head >> 32) as u32
+    }
+
     #[inline]
-    fn data_of(&self, slot: usize) -> Data {
-        let word = self.load(Self::slot_at(slot) + PLACE);
-        let field = |index: u32| (word >> (16 * index) & 0xFFFF) as usize;
-        let flags = (word >> 48 & 0xFF) as u8;
-        Data { slot, offset: field(0), suffix: field(1), value: field(2), flags }
+    fn fence(&self, group: usize) -> u32 {
+        (self.load(HEADER_WORDS + group / 2) >> (32 * (group % 2))) as u32
+    }
+
+    /// Sets head and place of a record.
+    fn set_record(&self, index: usize, head: u64, place: u64) {
+        self.store(Self::head_at(index), head);
+        self.store(Self::place_at(index), place);
+        if index.is_multiple_of(GROUP) {
+            let (group, fence) = (index / GROUP, Self::fence_of(head));
+            let (at, shift) = (HEADER_WORDS + group / 2, 32 * (group % 2));
+            let cleared = self.load(at) & !(0xFFFF_FFFF << shift);
+            self.store(at, cleared | u64::from(fence) << shift);
+        }
     }
 
     /// Returns the cell of a record.
     pub(crate) fn cell(&self, index: usize) -> Option<u32> {
-        let slot = (self.head(index) & 0xFF) as usize;
-        let word = self.load(Self::slot_at(slot) + CELL);
-        u32::try_from(word).ok()?.checked_sub(1)
+        u32::try_from(self.about(index)).ok()?.checked_sub(1)
     }
 
     /// What [`Records::about`] says of it.
     pub(crate) fn about(&self, index: usize) -> u64 {
-        self.cell(index).map_or(0, |cell| u64::from(cell) + 1)
+        self.load(self.data(index).offset)
     }
 
     pub(crate) fn set_cell(&self, index: usize, cell: Option<u32>) {
-        self.count_cell(self.cell(index).is_some(), cell.is_some());
-        let slot = (self.head(index) & 0xFF) as usize;
-        self.store(Self::slot_at(slot) + CELL, cell.map_or(0, |cell| u64::from(cell) + 1));
+        let offset = self.data(index).offset;
+        self.count_cell(self.load(offset) != 0, cell.is_some());
+        self.store(offset, cell.map_or(0, |cell| u64::from(cell) + 1));
     }
 
     /// Number of records that have a value.
@@ -391,13 +423,39 @@ impl<'a> Leaf<'a> {
     /// Returns where the data of a record is.
     #[inline]
     pub(crate) fn data(&self, index: usize) -> Data {
-        self.data_of((self.head(index) & 0xFF) as usize)
+        let word = self.load(Self::place_at(index));
+        let field = |index: u32| (word >> (16 * index) & 0xFFFF) as usize;
+        let flags = (word >> 48 & 0xFF) as u8;
+        Data { offset: field(0), suffix: field(1), value: field(2), flags }
     }
 
-    fn set_data(&self, data: Data) {
+    fn place_of(data: Data) -> u64 {
         let fields = [data.offset, data.suffix, data.value, usize::from(data.flags)];
-        let word = fields.iter().rev().fold(0, |word, field| word << 16 | *field as u64);
-        self.store(Self::slot_at(data.slot) + PLACE, word);
+        fields.iter().rev().fold(0, |word, field| word << 16 | *field as u64)
+    }
+
+    /// Returns the records among which the first is whose head is not less, or else it is the next one behind them. None
+    /// behind them has this head. Lets the processor fetch them all at once.
+    #[inline]
+    fn candidates(&self, head: u64) -> (usize, usize) {
+        let (count, fence) = (self.len(), Self::fence_of(head));
+        let groups = count.div_ceil(GROUP);
+        // The last group whose fence is less, or the first: without branches, which nobody could foresee.
+        let (mut first, mut size) = (0, groups);
+        while size > 1 {
+            let half = size / 2;
+            let middle = first + half;
+            first = if self.fence(middle) < fence { middle } else { first };
+            size -= half;
+        }
+        // Mostly no group begins with this fence.
+        let mut end = first + 1;
+        while end < groups && self.fence(end) == fence {
+            end += 1;
+        }
+        let lines = (Self::head_at(first * GROUP)..Self::head_at(end * GROUP)).step_by(LINE_WORDS);
+        lines.filter_map(|line| self.words.get(line)).for_each(prefetch);
+        (first * GROUP, count.min(end * GROUP))
     }
 
     /// Searches a key that lies between the bounds. Returns its index, or the one that it would have.
@@ -405,31 +463,28 @@ impl<'a> Leaf<'a> {
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
         let suffix = key.get(self.prefix_bytes()..).unwrap_or_default();
         let (head, rest) = (Self::head_of(suffix), suffix.get(HEAD_BYTES..).unwrap_or_default());
-        let count = self.len();
-        // All lines of heads at once: a search waits for one of them, and not for each that it looks at (section 4.6).
-        for group in (GROUP..count).step_by(GROUP) {
-            if let Some(line) = self.words.get(Self::head_at(group)) {
-                prefetch(line);
-            }
+        let (mut low, end) = self.candidates(head);
+        let mut size = end - low;
+        if size == 0 {
+            return Err(0);
         }
-        // The first head that is not less: without branches, which nobody could foresee.
-        let (mut low, mut size) = (0, count);
+        // The first head that is not less, without branches.
         while size > 1 {
             let half = size / 2;
             let middle = low + half;
-            low = if self.head(middle) & !0xFF < head { middle } else { low };
+            low = if self.head(middle) < head { middle } else { low };
             size -= half;
         }
-        low += usize::from(count > 0 && self.head(low) & !0xFF < head);
+        low += usize::from(self.head(low) < head);
         // Mostly one key has this head, or none.
         let mut high = low;
-        while high < count && self.head(high) & !0xFF == head {
+        while high < end && self.head(high) == head {
             high += 1;
         }
         while low < high {
             let middle = usize::midpoint(low, high);
-            let data = self.data_of((self.head(middle) & 0xFF) as usize);
-            let at = data.offset * WORD_BYTES;
+            let data = self.data(middle);
+            let at = data.rest_at() * WORD_BYTES;
             let order = racy::compare_bytes(self.words, at, data.rest(), rest);
             match order.then(data.suffix.cmp(&suffix.len())) {
                 Ordering::Less => low = middle + 1,
@@ -454,28 +509,35 @@ impl<'a> Leaf<'a> {
         self.words.first().into_iter().for_each(prefetch);
     }
 
+    /// Lets it fetch the fences that most leaves have, which a search reads behind the header.
+    #[inline]
+    pub(crate) fn fetch_fences(&self) {
+        self.words.get(HEADER_WORDS).into_iter().for_each(prefetch);
+    }
+
     /// Lets it fetch what [`Leaf::cell`] reads first of a record, which may have moved.
-    pub(crate) fn fetch_head(&self, index: usize) {
+    pub(crate) fn fetch_place(&self, index: usize) {
         self.fetch_header();
-        self.words.get(Self::head_at(index)).into_iter().for_each(prefetch);
+        self.words.get(Self::place_at(index)).into_iter().for_each(prefetch);
     }
 
     /// Lets it fetch what is read next.
-    pub(crate) fn fetch_slot(&self, index: usize) {
+    #[inline]
+    pub(crate) fn fetch_data(&self, index: usize) {
         if index < self.len() {
-            let slot = (self.head(index) & 0xFF) as usize;
-            self.words.get(Self::slot_at(slot)).into_iter().for_each(prefetch);
+            self.words.get(self.data(index).offset).into_iter().for_each(prefetch);
         }
     }
 
     /// Whether a key that lies between the bounds has this index.
     pub(crate) fn is_at(&self, index: usize, key: &[u8]) -> bool {
         let suffix = key.get(self.prefix_bytes()..).unwrap_or_default();
-        if index >= self.len() || self.head(index) & !0xFF != Self::head_of(suffix) {
+        if index >= self.len() || self.head(index) != Self::head_of(suffix) {
             return false;
         }
         let data = self.data(index);
-        let (at, rest) = (data.offset * WORD_BYTES, suffix.get(HEAD_BYTES..).unwrap_or_default());
+        let at = data.rest_at() * WORD_BYTES;
+        let rest = suffix.get(HEAD_BYTES..).unwrap_or_default();
         data.suffix == suffix.len()
             && racy::compare_bytes(self.words, at, data.rest(), rest).is_eq()
     }
@@ -486,47 +548,98 @@ impl<'a> Leaf<'a> {
         (self.prefix_bytes() + data.suffix, data.value)
     }
 
+    /// Appends what all keys share.
+    pub(crate) fn prefix(&self, out: &mut Vec<u8>) {
+        self.append(self.bounds_at(), 0, self.prefix_bytes(), out);
+    }
+
     /// Appends a key.
     pub(crate) fn key(&self, index: usize, out: &mut Vec<u8>) {
-        let head = self.head(index);
-        let data = self.data_of((head & 0xFF) as usize);
-        self.append(self.bounds_at(), 0, self.prefix_bytes(), out);
+        self.prefix(out);
+        self.suffix(index, out);
+    }
+
+    /// Appends a key behind what all share.
+    #[inline]
+    pub(crate) fn suffix(&self, index: usize, out: &mut Vec<u8>) {
+        let (head, data) = (self.head(index), self.data(index));
         out.extend_from_slice(&head.to_be_bytes()[..data.suffix.min(HEAD_BYTES)]);
-        self.append(data.offset, 0, data.rest(), out);
+        if data.rest() > 0 {
+            self.append(data.rest_at(), 0, data.rest(), out);
+        }
     }
 
     /// Appends a value.
     #[inline]
     pub(crate) fn value(&self, data: Data, out: &mut Vec<u8>) {
-        self.append(data.offset, data.rest(), data.value, out);
+        self.append(data.rest_at(), data.rest(), data.value, out);
     }
 
-    /// Returns a word of a value, the first byte the lowest, for the holder of the latch. Its last bytes may lie behind the
-    /// value.
+    /// Returns the words in which a value differs from one that is as long, each with its number and the bits that differ,
+    /// the first byte the lowest. For the holder of the latch.
     #[inline]
-    pub(crate) fn value_word(&self, data: Data, number: usize) -> u64 {
-        racy::word_at(self.words, (data.offset + number) * WORD_BYTES + data.rest())
+    pub(crate) fn differing<'n>(
+        &self,
+        data: Data,
+        new: &'n [u8],
+    ) -> impl Iterator<Item = (usize, u64)> + use<'a, 'n> {
+        let (words, at) = (self.words, data.value_at());
+        let (whole, rest) = new.as_chunks::<WORD_BYTES>();
+        let mut last = [0; WORD_BYTES];
+        last[..rest.len()].copy_from_slice(rest);
+        let (first, shift) = (at / WORD_BYTES, 8 * (at % WORD_BYTES));
+        let load =
+            move |index: usize| words.get(first + index).map_or(0, |word| word.load(Relaxed));
+        let whole = whole.iter().enumerate().map(move |(number, bytes)| {
+            // Mostly they lie at words.
+            let low = u64::from_le(load(number)) >> shift;
+            let high = if shift == 0 { 0 } else { u64::from_le(load(number + 1)) << (64 - shift) };
+            (number, (low | high) ^ u64::from_le_bytes(*bytes))
+        });
+        // Bytes behind the value are those of something else.
+        let behind = 8 * (WORD_BYTES - rest.len());
+        let number = new.len() / WORD_BYTES;
+        let last = (!rest.is_empty()).then(|| {
+            let old = racy::word_at(words, at + number * WORD_BYTES) << behind >> behind;
+            (number, old ^ u64::from_le_bytes(last))
+        });
+        whole.chain(last).filter(|(_, differ)| *differ != 0)
     }
 
     /// Copies a part of a value, for the holder of the latch.
     pub(crate) fn copy_part(&self, data: Data, from: usize, out: &mut [u8]) {
-        racy::copy_bytes(self.words, data.offset * WORD_BYTES + data.rest() + from, out);
+        racy::copy_bytes(self.words, data.value_at() + from, out);
     }
 
-    /// Words that heads, slots, data and bounds take, once they lie together.
+    /// Words that everything takes, once it lies together.
     pub(crate) fn live_words(&self) -> usize {
         self.live_with(self.len())
     }
 
-    /// Words that records take, with their heads and slots.
-    pub(crate) fn record_words(&self) -> usize {
-        let data = self.bounds_at().saturating_sub(self.data_at()).saturating_sub(self.waste());
-        self.len() * (1 + SLOT_WORDS) + data
+    /// Words of data that records take.
+    pub(crate) fn taken_words(&self) -> usize {
+        self.bounds_at().saturating_sub(self.data_at()).saturating_sub(self.waste())
+    }
+
+    /// Returns the bytes that the records take in an image, or more.
+    pub(crate) fn image_bytes(&self) -> usize {
+        (self.len() * RECORD_WORDS + self.taken_words()) * WORD_BYTES
+    }
+
+    /// Returns about how many bytes the keys and values take: as many a word of data as those of the first group. For a
+    /// reader that does not validate it.
+    pub(crate) fn approximate_bytes(&self) -> u64 {
+        let (mut bytes, mut words) = (0, 0);
+        for data in (0..self.len().min(GROUP)).map(|index| self.data(index)) {
+            bytes += self.prefix_bytes() + data.suffix + data.value;
+            words += data.words();
+        }
+        (self.taken_words() * bytes / words.max(1)) as u64
     }
 
     fn live_with(&self, records: usize) -> usize {
         let data = BLOCK_WORDS.saturating_sub(self.data_at()).saturating_sub(self.waste());
-        HEADER_WORDS + records.div_ceil(GROUP) * GROUP_WORDS + data
+        GROUPS_AT + records.div_ceil(GROUP) * GROUP_WORDS + data
     }
 
     /// Copies all records, absent ones too, each with its cell.
@@ -541,15 +654,14 @@ impl<'a> Leaf<'a> {
     /// Adds the records that have a value to an image with the same bounds.
     pub(crate) fn encode_present(&self, image: &mut Encoder) {
         for index in 0..self.len() {
-            let head = self.head(index);
-            let data = self.data_of((head & 0xFF) as usize);
+            let (head, data) = (self.head(index), self.data(index));
             if data.is_absent() {
                 continue;
             }
             image.push(data.flags, (data.suffix, data.value), |out| {
                 out.extend_from_slice(&head.to_be_bytes()[..data.suffix.min(HEAD_BYTES)]);
                 // The rest of the key and the value lie side by side.
-                self.append(data.offset, 0, data.rest() + data.value, out);
+                self.append(data.rest_at(), 0, data.rest() + data.value, out);
             });
         }
     }
@@ -589,24 +701,22 @@ impl Leaf<'_> {
 
     /// Appends a record of another leaf, in which all keys share `more` bytes less: word by word.
     fn push_copy(&self, index: usize, source: Leaf<'_>, (at, more): (usize, usize)) {
-        let head = source.head(at);
-        let from = (head & 0xFF) as usize;
-        let before = source.data_of(from);
+        let (head, before) = (source.head(at), source.data(at));
         let data = Data { suffix: before.suffix - more, ..before };
-        let (slot, offset) = (self.take_slot(), self.take(data.words()));
+        let data = Data { offset: self.take(data.words()), ..data };
         // So many bytes of the rest of the key are in the head now, or shared.
         let skipped = before.rest() - data.rest();
-        let begin = before.offset * WORD_BYTES + skipped;
-        for (index, to) in self.words[offset..offset + data.words()].iter().enumerate() {
+        let begin = before.rest_at() * WORD_BYTES + skipped;
+        let about = source.load(before.offset);
+        self.store(data.offset, about);
+        self.count_cell(false, about != 0);
+        let rest = &self.words[data.rest_at()..data.offset + data.words()];
+        for (index, to) in rest.iter().enumerate() {
             let word = racy::word_at(source.words, begin + index * WORD_BYTES);
             to.store(word.to_le(), Relaxed);
         }
-        self.set_data(Data { slot, offset, ..data });
-        let about = source.load(Self::slot_at(from) + CELL);
-        self.store(Self::slot_at(slot) + CELL, about);
-        self.count_cell(false, about != 0);
-        let head = if more == 0 { head & !0xFF } else { source.head_behind(head, before, more) };
-        self.store(Self::head_at(index), head | slot as u64);
+        let head = if more == 0 { head } else { source.head_behind(head, before, more) };
+        self.set_record(index, head, Self::place_of(data));
         self.set_field(0, 0, index + 1);
     }
 
@@ -616,12 +726,12 @@ impl Leaf<'_> {
         if bytes == 0 {
             return 0;
         }
-        let rest = data.offset * WORD_BYTES;
+        let rest = data.rest_at() * WORD_BYTES;
         let behind = |skipped: usize| racy::word_at(self.words, rest + skipped).swap_bytes();
         let head = match more.checked_sub(HEAD_BYTES) {
             Some(skipped) => behind(skipped),
             // The end of the head, then the rest.
-            None => (head & !0xFF) << (8 * more) | behind(0) >> (8 * (HEAD_BYTES - more)),
+            None => head << (8 * more) | behind(0) >> (8 * (HEAD_BYTES - more)),
         };
         // Zeros behind the end of the key.
         head & (u64::MAX << (64 - 8 * bytes))
@@ -640,7 +750,7 @@ impl Leaf<'_> {
         if let Some(upper) = bounds.upper {
             racy::store_parts(&self.words[bounds_at + lower..], [upper, &[]]);
         }
-        self.store(0, (bounds_at as u64) << 32);
+        self.store(0, (bounds_at as u64) << 16);
         self.store(6, 0);
         let upper = bounds.upper.map_or(NO_BOUND, <[u8]>::len);
         let fields = [bounds.lower.len(), upper, bounds.prefix(), 0];
@@ -660,16 +770,16 @@ impl Leaf<'_> {
         self.write_picked(bounds, source, (0..source.len()).map(Some), none);
     }
 
-    /// Words between slots and data.
+    /// Words between groups and data.
     fn room(&self) -> usize {
-        let end = HEADER_WORDS + self.slots().div_ceil(GROUP) * GROUP_WORDS;
+        let end = GROUPS_AT + self.len().div_ceil(GROUP) * GROUP_WORDS;
         self.data_at().saturating_sub(end)
     }
 
     /// Takes room for data at the low end of it.
     fn take(&self, words: usize) -> usize {
         let at = self.data_at() - words;
-        self.set_field(0, 2, at);
+        self.set_field(0, 1, at);
         at
     }
 
@@ -677,40 +787,22 @@ impl Leaf<'_> {
         self.set_field(1, 3, self.waste() + words);
     }
 
-    /// Takes a slot; there is room for it.
-    fn take_slot(&self) -> usize {
-        match self.field(0, 3).checked_sub(1) {
-            Some(slot) => {
-                self.set_field(0, 3, self.data_of(slot).offset);
-                slot
-            }
-            None => {
-                let slot = self.slots();
-                self.set_field(0, 1, slot + 1);
-                slot
-            }
-        }
-    }
-
     /// Adds a record that would have this index. Returns whether there was room in one piece.
     fn insert(&self, index: usize, (entry, about): Moved<'_>) -> bool {
         let suffix = &entry.key[self.prefix_bytes()..];
-        let words = data_words(suffix.len(), entry.value.len());
-        let needs_group = self.field(0, 3) == 0 && self.slots().is_multiple_of(GROUP);
-        if self.room() < words + if needs_group { GROUP_WORDS } else { 0 } {
+        let (count, value) = (self.len(), entry.value.len());
+        let words = data_words(suffix.len(), value);
+        if self.room() < words + if count.is_multiple_of(GROUP) { GROUP_WORDS } else { 0 } {
             return false;
         }
-        let slot = self.take_slot();
         let offset = self.take(words);
+        let data = Data { offset, suffix: suffix.len(), value, flags: entry.flags };
         let rest = suffix.get(HEAD_BYTES..).unwrap_or_default();
-        racy::store_parts(&self.words[offset..], [rest, entry.value]);
-        let (suffix_bytes, value) = (suffix.len(), entry.value.len());
-        self.set_data(Data { slot, offset, suffix: suffix_bytes, value, flags: entry.flags });
-        self.store(Self::slot_at(slot) + CELL, about);
+        self.store(offset, about);
+        racy::store_parts(&self.words[data.rest_at()..], [rest, entry.value]);
         self.count_cell(false, about != 0);
-        let count = self.len();
-        self.part_heads(index, count);
-        self.store(Self::head_at(index), Self::head_of(suffix) | slot as u64);
+        self.part_groups(index, count);
+        self.set_record(index, Self::head_of(suffix), Self::place_of(data));
         self.set_field(0, 0, count + 1);
         true
     }
@@ -725,14 +817,15 @@ impl Leaf<'_> {
         }
         if more {
             after.offset = self.take(after.words());
+            self.store(after.offset, self.load(before.offset));
             self.waste_more(before.words());
         } else {
             self.waste_more(before.words() - after.words());
         }
         let suffix = &entry.key[self.prefix_bytes()..];
         let rest = suffix.get(HEAD_BYTES..).unwrap_or_default();
-        racy::store_parts(&self.words[after.offset..], [rest, entry.value]);
-        self.set_data(after);
+        racy::store_parts(&self.words[after.rest_at()..], [rest, entry.value]);
+        self.store(Self::place_at(index), Self::place_of(after));
         true
     }
 
@@ -780,64 +873,72 @@ impl Leaf<'_> {
 
     /// Replaces parts of a value, which the patch fits.
     pub(crate) fn patch(&self, data: Data, patch: Patch<'_>) {
-        let value_at = data.offset * WORD_BYTES + data.rest();
         for (offset, bytes) in patch.parts() {
-            racy::store_within(self.words, value_at + offset, bytes);
+            racy::store_within(self.words, data.value_at() + offset, bytes);
         }
     }
 
     /// Takes a record out.
     pub(crate) fn remove(&self, index: usize) {
-        let data = self.data(index);
         self.count_cell(self.cell(index).is_some(), false);
-        self.waste_more(data.words());
-        let next = self.field(0, 3);
-        self.set_data(Data { offset: next, suffix: 0, value: 0, flags: 0, ..data });
-        self.set_field(0, 3, data.slot + 1);
+        self.waste_more(self.data(index).words());
         let count = self.len();
-        self.close_heads(index, count);
+        self.close_groups(index, count);
         self.set_field(0, 0, count - 1);
     }
 
-    /// Returns the words of the heads of a group, from the group of an index on.
-    fn group_of(&self, index: usize) -> &[Word] {
+    /// Returns the heads of the group of an index, and its places.
+    fn group_of(&self, index: usize) -> [&[Word]; 2] {
         let at = Self::head_at(index / GROUP * GROUP);
-        &self.words[at..at + GROUP]
+        let (heads, places) = self.words[at..at + GROUP_WORDS].split_at(GROUP);
+        [heads, places]
     }
 
-    /// Moves the heads from an index on behind, so that it is free.
-    fn part_heads(&self, index: usize, count: usize) {
+    /// Moves the records from an index on behind, so that it is free.
+    fn part_groups(&self, index: usize, count: usize) {
         // The place that is free, from the end on down.
         let mut free = count;
         while free > index {
-            let (heads, within) = (self.group_of(free), free % GROUP);
+            let within = free % GROUP;
             let least = index.max(free - within) % GROUP;
-            for at in (least..within).rev() {
-                heads[at + 1].store(heads[at].load(Relaxed), Relaxed);
+            for words in self.group_of(free) {
+                for at in (least..within).rev() {
+                    words[at + 1].store(words[at].load(Relaxed), Relaxed);
+                }
             }
             free -= within - least;
             if free > index {
-                self.store(Self::head_at(free), self.head(free - 1));
+                self.move_one(free - 1, free);
                 free -= 1;
             }
         }
     }
 
-    /// Moves the heads behind an index, which nobody needs, in front.
-    fn close_heads(&self, index: usize, count: usize) {
+    /// Moves the records behind an index, which nobody needs, in front.
+    fn close_groups(&self, index: usize, count: usize) {
         let mut free = index;
         while free + 1 < count {
-            let (heads, within) = (self.group_of(free), free % GROUP);
+            let within = free % GROUP;
             let last = (count - 1 - (free - within)).min(GROUP - 1);
-            for at in within..last {
-                heads[at].store(heads[at + 1].load(Relaxed), Relaxed);
+            if within == 0 {
+                // It has the fence.
+                self.move_one(free + 1, free);
+            }
+            for words in self.group_of(free) {
+                for at in within.max(1)..last {
+                    words[at].store(words[at + 1].load(Relaxed), Relaxed);
+                }
             }
             free += last - within;
             if free + 1 < count {
-                self.store(Self::head_at(free), self.head(free + 1));
+                self.move_one(free + 1, free);
                 free += 1;
             }
         }
+    }
+
+    fn move_one(&self, from: usize, to: usize) {
+        self.set_record(to, self.head(from), self.load(Self::place_at(from)));
     }
 
     /// Checks the leaf.
@@ -858,6 +959,10 @@ impl Leaf<'_> {
             }
             if data.offset < self.data_at() || data.offset + data.words() > self.bounds_at() {
                 return Err(format!("data of {key:?} at {data:?}"));
+            }
+            let fence = Self::fence_of(self.head(index / GROUP * GROUP));
+            if self.fence(index / GROUP) != fence {
+                return Err(format!("fence of {key:?} at {index}"));
             }
             words += data.words();
             last = Some(key);

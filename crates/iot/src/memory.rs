@@ -12,8 +12,8 @@ use spinney_base::{Error, ErrorKind, Result};
 use crate::engine::Iot;
 use crate::leaf::BLOCK_BYTES;
 
-/// Bytes that a record takes beside its own: its slot and its head.
-pub(crate) const RECORD_OVERHEAD: u64 = 72;
+/// Bytes that a record takes beside its own: its head, its place, its cell, and the rest of a word.
+const RECORD_OVERHEAD: u64 = 32;
 /// What leaves are full of on average is half of them or more, so a record takes twice its bytes at most.
 const UNUSED: u64 = 2;
 /// Bytes that a keyspace may have whatever its target is: some leaves, where more keyspaces are in use than the budget has

@@ -2,7 +2,7 @@
 //! search.
 //!
 //! ```text
-//!   Prepared      word 0: 56 bits, bytes that were reserved | 8 bits, index in the leaf     word 1: home of the leaf, or 0
+//!   Prepared      word 0: 48 bits, bytes that were reserved | 16 bits, index in the leaf    word 1: home of the leaf, or 0
 //!   Whereabouts   word 0: home of the leaf, or 0                                            word 1: index in the leaf
 //! ```
 //!
@@ -15,19 +15,19 @@ use crate::inner::Home;
 use crate::leaf::Leaf;
 use crate::tree::{Held, Tree};
 
-const INDEX_AT: u32 = 56;
+const INDEX_AT: u32 = 48;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Near {
     pub(crate) home: Home,
-    pub(crate) index: u8,
+    pub(crate) index: u16,
 }
 
 impl Near {
     /// Of a record that a transaction has seen.
     pub(crate) fn seen(home: Home, index: usize) -> Near {
-        Near { home, index: u8::try_from(index).expect("a leaf has 256 records at most") }
+        Near { home, index: u16::try_from(index).expect("a leaf has some hundred records at most") }
     }
 
     /// The words that a transaction keeps.
@@ -37,7 +37,7 @@ impl Near {
 
     /// Returns what a transaction has kept, if it was something.
     pub(crate) fn kept_in(Whereabouts([home, index]): Whereabouts) -> Option<Near> {
-        (home != 0).then(|| Near { home: Home::from_word(home), index: index as u8 })
+        (home != 0).then(|| Near { home: Home::from_word(home), index: index as u16 })
     }
 
     /// Of a record of a leaf that is latched.
@@ -48,7 +48,7 @@ impl Near {
     /// Returns it, if something was noted.
     pub(crate) fn noted_in(prepared: Prepared) -> Option<Near> {
         let Prepared([first, home]) = prepared;
-        let index = (first >> INDEX_AT) as u8;
+        let index = (first >> INDEX_AT) as u16;
         (home != 0).then(|| Near { home: Home::from_word(home), index })
     }
 

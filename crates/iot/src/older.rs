@@ -65,16 +65,7 @@ fn differing(leaf: Leaf<'_>, data: Data, new: &[u8]) -> Option<UndoBytes> {
         2 * undo.len() < new.len()
     };
     let mut part = 0..0;
-    for (number, bytes) in new.chunks(WORD_BYTES).enumerate() {
-        let mut word = [0; WORD_BYTES];
-        word[..bytes.len()].copy_from_slice(bytes);
-        // Bytes behind the value are those of something else.
-        let behind = 8 * (WORD_BYTES - bytes.len());
-        let old = leaf.value_word(data, number) << behind >> behind;
-        let differ = old ^ u64::from_le_bytes(word);
-        if differ == 0 {
-            continue;
-        }
+    for (number, differ) in leaf.differing(data, new) {
         let zero_bytes = |bits: u32| bits as usize / 8;
         let start = number * WORD_BYTES + zero_bytes(differ.trailing_zeros());
         let end = (number + 1) * WORD_BYTES - zero_bytes(differ.leading_zeros());

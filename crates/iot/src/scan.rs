@@ -9,9 +9,9 @@
 //! is missed that was there throughout. What it sees of a record its [`Eyes`] say: the newest value, or the one at a begin
 //! stamp.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
-use spinney_base::{Result, ValueRef};
+use spinney_base::Result;
 use spinney_engine::{Chunk, Direction, OwnedValue, ScanRequest, overlay};
 
 use crate::leaf::{Data, Leaf};
@@ -58,6 +58,10 @@ pub(crate) trait Eyes {
     }
 }
 
+/// Records whose data is fetched ahead of the one that is copied: they lie in no order. With more, those that are fetched
+/// first may be gone again; with fewer, each is waited for.
+const FETCHED_AHEAD: usize = 8;
+
 /// Sees the newest values.
 #[derive(Debug)]
 struct Newest;
@@ -69,11 +73,12 @@ impl Eyes for Newest {
     }
 }
 
-/// Buffers for a record.
+/// Buffers for a leaf.
 #[derive(Debug, Default)]
 struct Scratch {
-    key: Vec<u8>,
-    value: Vec<u8>,
+    lower: Vec<u8>,
+    upper: Vec<u8>,
+    prefix: Vec<u8>,
 }
 
 impl Tree {
@@ -92,6 +97,10 @@ impl Tree {
         eyes: &mut impl Eyes,
         chunk: &mut Chunk,
     ) -> Result<()> {
+        if is_empty(request.lower, request.upper) {
+            chunk.finished = true;
+            return Ok(());
+        }
         let (mut scratch, direction) = (Scratch::default(), request.direction);
         let end = match direction {
             Direction::Forward => request.lower,
@@ -136,6 +145,33 @@ impl Tree {
     }
 }
 
+/// Whether no key lies between bounds, for the lower one is above the upper one.
+fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    use Bound::{Excluded, Included, Unbounded};
+    match (lower, upper) {
+        (Unbounded, _) | (_, Unbounded) => false,
+        (Included(first) | Excluded(first), Included(last) | Excluded(last)) => first > last,
+    }
+}
+
+/// Returns the index of the first record behind a bound.
+fn behind(leaf: Leaf<'_>, lower: Bound<&[u8]>) -> usize {
+    match lower {
+        Bound::Included(key) => leaf.search(key).unwrap_or_else(|at| at),
+        Bound::Excluded(key) => leaf.search(key).map_or_else(|at| at, |at| at + 1),
+        Bound::Unbounded => 0,
+    }
+}
+
+/// Returns how many records lie before a bound.
+fn before(leaf: Leaf<'_>, upper: Bound<&[u8]>) -> usize {
+    match upper {
+        Bound::Included(key) => leaf.search(key).map_or_else(|at| at, |at| at + 1),
+        Bound::Excluded(key) => leaf.search(key).unwrap_or_else(|at| at),
+        Bound::Unbounded => leaf.len(),
+    }
+}
+
 /// Appends what a leaf has from a bound on. The caller validates it.
 fn forward(
     leaf: Leaf<'_>,
@@ -145,34 +181,22 @@ fn forward(
     chunk: &mut Chunk,
 ) -> Came {
     eyes.enter(leaf);
-    let first = match from {
-        Bound::Included(key) => leaf.search(key).unwrap_or_else(|at| at),
-        Bound::Excluded(key) => leaf.search(key).map_or_else(|at| at, |at| at + 1),
-        Bound::Unbounded => 0,
-    };
-    for index in first..leaf.len() {
-        scratch.key.clear();
-        leaf.key(index, &mut scratch.key);
-        if request.is_past_upper(&scratch.key) {
-            return Came::End;
-        }
-        if overlay::is_full(request, chunk) {
-            return Came::Full;
-        }
-        let data = leaf.data(index);
-        match eyes.see(leaf, index, data) {
-            See::Absent | See::Older(None) => {}
-            See::Wait => return Came::Wait,
-            see => push((leaf, data, see), request, scratch, chunk),
-        }
-    }
-    let mut upper = Vec::new();
-    let is_past = |upper: &[u8]| match request.upper {
-        Bound::Included(last) => upper > last,
-        Bound::Excluded(end) => upper >= end,
+    scratch.upper.clear();
+    let has_upper = leaf.upper(&mut scratch.upper);
+    let upper = &scratch.upper[..];
+    // Whether the range ends before the leaf does.
+    let is_last = match request.upper {
+        Bound::Included(last) => has_upper && upper > last,
+        Bound::Excluded(end) => has_upper && upper >= end,
         Bound::Unbounded => false,
     };
-    if !leaf.upper(&mut upper) || is_past(&upper) { Came::End } else { Came::On(upper) }
+    let end = if is_last || !has_upper { before(leaf, request.upper) } else { leaf.len() };
+    let some = behind(leaf, from)..end;
+    match copy(leaf, (some, Direction::Forward), (request, eyes), &mut scratch.prefix, chunk) {
+        Some(came) => came,
+        None if is_last || !has_upper => Came::End,
+        None => Came::On(upper.to_vec()),
+    }
 }
 
 /// Appends what a leaf has below a bound. The caller validates it.
@@ -184,59 +208,75 @@ fn reverse(
     chunk: &mut Chunk,
 ) -> Came {
     eyes.enter(leaf);
-    let mut lower = Vec::new();
-    leaf.lower(&mut lower);
+    scratch.lower.clear();
+    leaf.lower(&mut scratch.lower);
+    scratch.upper.clear();
+    let has_upper = leaf.upper(&mut scratch.upper);
+    let (lower, upper) = (&scratch.lower[..], &scratch.upper[..]);
     // A bound behind the leaf's keys shares less with them than they do among each other.
-    let mut upper = Vec::new();
-    let is_within = |key: &[u8], upper: &[u8]| key >= &lower[..] && key < upper;
-    let has_upper = leaf.upper(&mut upper);
-    let is_inside = |key: &[u8]| !has_upper || is_within(key, &upper);
     let end = match to {
-        Bound::Included(key) if is_inside(key) => {
-            leaf.search(key).map_or_else(|at| at, |at| at + 1)
+        Bound::Included(key) | Bound::Excluded(key)
+            if !has_upper || (lower <= key && key < upper) =>
+        {
+            before(leaf, to)
         }
-        Bound::Excluded(key) if is_inside(key) => leaf.search(key).unwrap_or_else(|at| at),
         _ => leaf.len(),
     };
-    let is_before = |key: &[u8]| match request.lower {
-        Bound::Included(first) => key < first,
-        Bound::Excluded(below) => key <= below,
-        Bound::Unbounded => false,
-    };
-    for index in (0..end.min(leaf.len())).rev() {
-        scratch.key.clear();
-        leaf.key(index, &mut scratch.key);
-        if is_before(&scratch.key) {
-            return Came::End;
-        }
-        if overlay::is_full(request, chunk) {
-            return Came::Full;
-        }
-        let data = leaf.data(index);
-        match eyes.see(leaf, index, data) {
-            See::Absent | See::Older(None) => {}
-            See::Wait => return Came::Wait,
-            see => push((leaf, data, see), request, scratch, chunk),
-        }
+    let is_last = lower.is_empty()
+        || match request.lower {
+            Bound::Included(first) => lower <= first,
+            Bound::Excluded(below) => lower <= below,
+            Bound::Unbounded => false,
+        };
+    let first = if is_last { behind(leaf, request.lower) } else { 0 };
+    let some = first..end;
+    match copy(leaf, (some, Direction::Reverse), (request, eyes), &mut scratch.prefix, chunk) {
+        Some(came) => came,
+        None if is_last => Came::End,
+        None => Came::On(lower.to_vec()),
     }
-    if lower.is_empty() || is_before(&lower) { Came::End } else { Came::On(lower) }
 }
 
-fn push(
-    (leaf, data, see): (Leaf<'_>, Data, See),
-    request: &ScanRequest<'_>,
-    scratch: &mut Scratch,
+/// Appends records of a leaf. `None` when all of them were looked at.
+fn copy(
+    leaf: Leaf<'_>,
+    (some, direction): (Range<usize>, Direction),
+    (request, eyes): (&ScanRequest<'_>, &mut impl Eyes),
+    prefix: &mut Vec<u8>,
     chunk: &mut Chunk,
-) {
-    if let See::Older(Some(older)) = see {
-        let bytes = if request.keys_only { &[][..] } else { &older.bytes };
-        let value = ValueRef { bytes, large: older.large };
-        return chunk.push(&[&scratch.key], request.delivered(value));
+) -> Option<Came> {
+    prefix.clear();
+    leaf.prefix(prefix);
+    let count = some.len();
+    let index_of = |number: usize| match direction {
+        Direction::Forward => some.start + number,
+        Direction::Reverse => some.start + (count - 1 - number),
+    };
+    let ahead = request.records_wanted.min(FETCHED_AHEAD);
+    (0..ahead.min(count)).for_each(|number| leaf.fetch_data(index_of(number)));
+    for number in 0..count {
+        if overlay::is_full(request, chunk) {
+            return Some(Came::Full);
+        }
+        if number + ahead < count {
+            leaf.fetch_data(index_of(number + ahead));
+        }
+        let index = index_of(number);
+        let data = leaf.data(index);
+        let see = eyes.see(leaf, index, data);
+        let key = |out: &mut Vec<u8>| {
+            out.extend_from_slice(prefix);
+            leaf.suffix(index, out);
+        };
+        match see {
+            See::Absent | See::Older(None) => {}
+            See::Wait => return Some(Came::Wait),
+            _ if request.keys_only => chunk.push_by(key, |_| {}, false),
+            See::Newest => chunk.push_by(key, |out| leaf.value(data, out), data.is_large()),
+            See::Older(Some(older)) => {
+                chunk.push_by(key, |out| out.extend_from_slice(&older.bytes), older.large);
+            }
+        }
     }
-    scratch.value.clear();
-    if !request.keys_only {
-        leaf.value(data, &mut scratch.value);
-    }
-    let value = ValueRef { bytes: &scratch.value, large: data.is_large() };
-    chunk.push(&[&scratch.key], request.delivered(value));
+    None
 }

@@ -13,7 +13,7 @@ use std::ops::{Bound, Range};
 use spinney_leaf::{Bounds, Entry, Records, separator};
 
 use crate::inner::Home;
-use crate::leaf::{ABSENT, BLOCK_WORDS, Leaf, moved, words_of};
+use crate::leaf::{ABSENT, BLOCK_WORDS, Leaf, least_bytes, moved, words_of};
 use crate::tree::{Held, Replaced, SPARSE_WORDS, Tree, replaced_at};
 
 /// Words that two leaves take together at most when they are joined because one is sparse. With more, the next records split
@@ -21,8 +21,6 @@ use crate::tree::{Held, Replaced, SPARSE_WORDS, Tree, replaced_at};
 const JOINED_WORDS: usize = BLOCK_WORDS / 4 * 3;
 /// The same when memory is short.
 const DENSE_WORDS: usize = BLOCK_WORDS / 16 * 15;
-/// Bytes of the head and the slot of a record.
-const RECORD_BYTES: usize = 72;
 
 impl Tree {
     /// Puts a record for which its leaf has no room: one half of the leaf moves to a new block.
@@ -232,7 +230,7 @@ fn cut(all: &Picked<'_>, bounds: Bounds<'_>, run: Option<usize>) -> (usize, Vec<
     {
         return (cut, middle);
     }
-    let weight = |(key, value): (usize, usize)| (key + value) + RECORD_BYTES;
+    let weight = |(key, value): (usize, usize)| least_bytes(key, value);
     let total: usize = lengths(0, all.len()).map(weight).sum();
     let mut before = 0;
     let half = lengths(0, last).position(|lengths| {

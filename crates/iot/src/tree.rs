@@ -236,6 +236,7 @@ impl Tree {
     /// Latches a block if its incarnation is still this one.
     pub(crate) fn latch_if(&self, home: Home) -> Option<Held<'_>> {
         let held = self.latch(home.block());
+        held.leaf.fetch_fences();
         if held.leaf.incarnation() == home.incarnation() {
             return Some(held);
         }
@@ -277,6 +278,7 @@ impl Tree {
         loop {
             let home = find(&self.index)?;
             let (leaf, latch) = self.block(home.block());
+            leaf.fetch_fences();
             let version = latch.version();
             if leaf.incarnation() == home.incarnation() {
                 let answer = read(leaf, home);
@@ -468,13 +470,12 @@ impl Tree {
         before.iter().filter_map(|home| self.discard(self.latch(home.block()))).collect()
     }
 
-    /// Returns about how many bytes the records of a range take: all of a leaf or nothing.
+    /// Returns about how many bytes keys and values of a range take: all of a leaf or nothing.
     pub(crate) fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
-        let words = |home: Home| self.block(home.block()).0.record_words() as u64;
+        let bytes = |home: Home| self.block(home.block()).0.approximate_bytes();
         // The leaf in which the range begins counts half.
-        let first = self.index.floor(lower).map_or(0, |home| words(home) / 2);
-        let rest = self.index.homes(lower, upper).into_iter().map(words).sum::<u64>();
-        (first + rest) * 8
+        let first = self.index.floor(lower).map_or(0, |home| bytes(home) / 2);
+        first + self.index.homes(lower, upper).into_iter().map(bytes).sum::<u64>()
     }
 
     /// Checks every leaf, and that they are for all keys together. No writer is beside it in a leaf that it looks at.

@@ -222,10 +222,10 @@ impl Iot {
         for Entered { near, .. } in entered.iter().filter(goes) {
             let (leaf, latch) = self.tree.block(near.home.block());
             prefetch(latch);
-            leaf.fetch_head(near.index.into());
+            leaf.fetch_place(near.index.into());
         }
         for Entered { near, .. } in entered.iter().filter(goes) {
-            self.tree.block(near.home.block()).0.fetch_slot(near.index.into());
+            self.tree.block(near.home.block()).0.fetch_data(near.index.into());
         }
     }
 

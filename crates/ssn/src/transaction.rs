@@ -362,6 +362,11 @@ impl<S: Stamps> Transaction<S> {
         Poll::Ready(self.exclude())
     }
 
+    /// Makes room for this number of writes more.
+    pub fn expect_writes(&mut self, writes: usize) {
+        self.writes.reserve(writes);
+    }
+
     /// Takes a slot that has no owner, or one that is aborted or may be wounded.
     fn take(&self, place: &AtomicU64) -> bool {
         let contexts = &self.certifier.shared.contexts;

@@ -168,15 +168,18 @@ impl Writes {
         Ok(())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = BatchWrite<'_>> {
-        self.keyspaces.values().flat_map(|(place, values)| {
+    /// All of them, for a commit.
+    pub(super) fn all(&self) -> Vec<BatchWrite<'_>> {
+        let mut all = Vec::with_capacity(self.count);
+        all.extend(self.keyspaces.values().flat_map(|(place, values)| {
             values.iter().map(move |(key, own)| {
                 let whole = own.value.as_deref();
                 let patch = own.patched.as_ref().map(|patched| &patched.patch[..]);
                 let patch = patch.filter(|patch| whole.is_some_and(|it| patch.len() < it.len()));
                 BatchWrite { place, key, value: patch.or(whole), is_patch: patch.is_some() }
             })
-        })
+        }));
+        all
     }
 
     pub(super) fn savepoint(&mut self) -> Savepoint {

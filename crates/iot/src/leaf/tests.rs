@@ -10,22 +10,24 @@ fn block() -> Vec<Word> {
 
 #[test]
 fn a_leaf_agrees_with_a_map() {
-    for seed in 0..20 {
+    for seed in 0..40 {
+        // A leaf has few records or many, with keys that differ in their first bytes or behind them.
+        let (value_most, digits) = [(400, 1), (400, 9), (12, 1), (12, 9)][seed as usize % 4];
         let words = block();
         let leaf = Leaf::new(&words);
         let (lower, upper) = (b"pre/a".to_vec(), b"pre/x".to_vec());
-        let bounds = Bounds { lower: &lower, upper: (seed % 2 == 0).then_some(&upper[..]) };
+        let bounds = Bounds { lower: &lower, upper: (seed / 4 % 2 == 0).then_some(&upper[..]) };
         leaf.write(bounds, std::iter::empty::<Moved<'_>>());
         let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let mut random = SplitMix(seed);
         for _ in 0..4_000 {
             let number = random.next_u64();
             let mut key = b"pre/b".to_vec();
-            key.extend((0..number % 12).map(|at| (number >> (8 + at) & 1) as u8));
+            key.extend((0..number % 12).map(|at| (number >> (8 + at) & digits) as u8));
             if number >> 60 == 0 {
                 key.extend_from_slice(&[7; 300]);
             }
-            let value = vec![number as u8; (random.next_u64() % 400) as usize];
+            let value = vec![number as u8; (random.next_u64() % value_most) as usize];
             let entry = Entry { key: &key, value: &value, flags: 0 };
             let index = leaf.search(&key);
             assert_eq!(index.is_ok(), model.contains_key(&key));
@@ -39,6 +41,7 @@ fn a_leaf_agrees_with_a_map() {
             }
             leaf.check().unwrap();
         }
+        assert!(value_most > 12 || model.len() > 8 * GROUP, "{} records", model.len());
         let mut records = Records::default();
         leaf.copy(&mut records);
         let found: BTreeMap<_, _> =
