@@ -63,6 +63,8 @@ pub(crate) struct KeyspaceState {
     busy_at: AtomicU64,
     /// What the memory governor has seen of it.
     pub(crate) seen_use: Mutex<Seen>,
+    /// Until when its writes do not wait for memory of others, in nanoseconds of the runtime: one has waited in vain.
+    patience: AtomicU64,
 }
 
 /// What happened to an open keyspace: its file may lack something; its last scrub is older than its
@@ -98,7 +100,19 @@ impl KeyspaceState {
             seen: Mutex::new(seen),
             busy_at: AtomicU64::new(0),
             seen_use: Mutex::new(seen_use),
+            patience: AtomicU64::new(0),
         }
+    }
+
+    /// Whether its writes wait for memory of others.
+    pub(crate) fn is_patient(&self, now: Duration) -> bool {
+        now.as_nanos() >= u128::from(self.patience.load(Ordering::Relaxed))
+    }
+
+    /// Lets them refuse at once until then.
+    pub(crate) fn lose_patience(&self, until: Duration) {
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.patience.store(until, Ordering::Relaxed);
     }
 
     /// Notes that something was written.

@@ -11,12 +11,13 @@
 //! **Lock order**, first to last: the list of all keyspaces, `sharing`, the list of open ones,
 //! `KeyspaceState::seen_use`.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use spinney_base::allocator::{give_back, resident_bytes};
 use spinney_base::shim::Mutex;
-use spinney_base::{Error, ErrorKind, MemoryBudget, Next, Result, Runtime};
+use spinney_base::{Error, MemoryBudget, Next, Result, Runtime};
 use spinney_wal::Log;
 
 use crate::governor::{Claim, Seen, Why, divide, grant};
@@ -24,6 +25,7 @@ use crate::jobs::NOTHING_OPEN;
 use crate::keyspace_state::KeyspaceState;
 use crate::keyspaces::Keyspaces;
 use crate::place::Place;
+use crate::reading;
 use crate::stats::KeyspaceMemory;
 
 /// Bytes of the budget that the lock table, buffers and bookkeeping take before keyspaces share the
@@ -87,12 +89,19 @@ const LOAN: u64 = 2;
 const LACKED_PART: u64 = 32;
 const LACKED_BYTES: u64 = 256 << 10;
 
+/// What was in memory may take one part in this many of the budget beyond its share when it is opened again, within these
+/// bytes. With less, a database whose memory was full may not open after a crash; with more, a budget says less.
+const SLACK_PART: u64 = 4;
+const SLACK_BYTES: Range<u64> = 1 << 20..32 << 20;
+
 /// Steps in which the budget is found that leaves this much to keyspaces.
 const BUDGET_STEPS: u32 = 16;
 
 /// Longest wait of a batch for memory that was lent to it. What is missing then is taken beyond the
 /// budget for a moment.
 const LOAN_WAIT: Duration = Duration::from_millis(200);
+/// How long writes of a keyspace that lack memory are refused at once, after one has waited in vain.
+const VAIN_PAUSE: Duration = Duration::from_secs(1);
 const LOAN_NAP: Duration = Duration::from_millis(1);
 /// Most steps of background work that a batch does meanwhile.
 const LOAN_HELPS_MAX: u32 = 1_000;
@@ -101,6 +110,8 @@ const LOAN_HELPS_MAX: u32 = 1_000;
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) budget: MemoryBudget,
+    /// Bytes beside it that an opening for reading has set aside; `None` for one that writes.
+    beside: Option<u64>,
     /// Held while the budget is shared out.
     sharing: Mutex<()>,
     /// Keyspaces that are being filled and are not open yet.
@@ -121,9 +132,10 @@ impl Drop for Filling<'_> {
 }
 
 impl Memory {
-    pub(crate) fn new(bytes: u64) -> Memory {
+    pub(crate) fn new(bytes: u64, beside: Option<u64>) -> Memory {
         Memory {
             budget: MemoryBudget::new(bytes),
+            beside,
             sharing: Mutex::new(()),
             filling: Mutex::default(),
         }
@@ -142,23 +154,40 @@ impl Memory {
     pub(crate) fn set_total(&self, keyspaces: &Keyspaces, bytes: u64) -> Result<()> {
         let _one_at_a_time = self.sharing.lock();
         let kept: u64 = keyspaces.open.read().iter().map(|keyspace| keyspace.kept_bytes()).sum();
-        check_fits(kept, bytes)?;
+        if kept > Self::shareable_of(bytes) {
+            return Err(lacking(kept, bytes, None));
+        }
         self.budget.set_total(bytes);
         Ok(())
     }
 
-    /// Checks that a keyspace that was read into memory fits beside those that are open.
+    /// Checks that keyspaces that were read into memory fit beside those that are open. What was in memory when a process
+    /// ended may take a little more in the next one, for its records came in another order: that is not refused.
     ///
     /// # Errors
-    /// `Full`, if it does not.
-    pub(crate) fn check_fits(&self, keyspaces: &Keyspaces, opened: &KeyspaceState) -> Result<()> {
-        let own = opened.kept_bytes();
+    /// `Full`, if they do not.
+    pub(crate) fn check_fits<'k>(
+        &self,
+        keyspaces: &Keyspaces,
+        opened: impl IntoIterator<Item = &'k KeyspaceState>,
+    ) -> Result<()> {
+        let own: u64 = opened.into_iter().map(KeyspaceState::kept_bytes).sum();
         if own == 0 {
             return Ok(());
         }
         let open = keyspaces.open.read();
         let kept: u64 = open.iter().map(|keyspace| keyspace.kept_bytes()).sum();
-        check_fits(own + kept, self.budget.total())
+        let total = self.budget.total();
+        let slack = (total / SLACK_PART).clamp(SLACK_BYTES.start, SLACK_BYTES.end);
+        if own + kept <= Self::shareable_of(total) + slack {
+            return Ok(());
+        }
+        Err(lacking(own + kept, total, self.beside))
+    }
+
+    /// Makes the error for a keyspace that was not read, for its records alone are more than the budget.
+    pub(crate) fn lacking(&self, kept: u64) -> Error {
+        lacking(kept, self.budget.total(), self.beside)
     }
 
     /// Bytes of the budget that keyspaces share.
@@ -256,7 +285,7 @@ impl Memory {
         bytes: u64,
     ) {
         if !keyspace.holds_batch(bytes) {
-            self.lend_all((keyspaces, runtime), keyspace, LOAN * bytes);
+            self.lend_all((keyspaces, runtime), keyspace, LOAN * bytes, LOAN_WAIT);
         }
     }
 
@@ -272,19 +301,32 @@ impl Memory {
         let is_there = || keyspace.memory.target() >= lacked;
         if !is_there() {
             // So that not each write asks.
-            self.lend_all(who, keyspace, lacked + lacked / LACKED_PART + LACKED_BYTES);
+            let asked = lacked + lacked / LACKED_PART + LACKED_BYTES;
+            let runtime = who.1;
+            let is_patient = keyspace.is_patient(runtime.now());
+            self.lend_all(
+                who,
+                keyspace,
+                asked,
+                if is_patient { LOAN_WAIT } else { Duration::ZERO },
+            );
+            // In simulations time stands still.
+            if is_patient && !is_there() && !runtime.is_stepped() {
+                keyspace.lose_patience(runtime.now() + VAIN_PAUSE);
+            }
         }
         Some(is_there())
     }
 
-    /// Raises the target of a keyspace to this, as far as others can give it.
+    /// Raises the target of a keyspace to this, as far as others can give it, and waits for that.
     fn lend_all(
         &self,
         (keyspaces, runtime): (&Keyspaces, &Runtime),
         keyspace: &KeyspaceState,
         needed: u64,
+        wait: Duration,
     ) {
-        let until = runtime.now() + LOAN_WAIT;
+        let until = runtime.now() + wait;
         let mut helps = 0..LOAN_HELPS_MAX;
         while self.move_targets(keyspaces, false, Some((keyspace, needed))) {
             if keyspace.memory.target() >= needed || runtime.now() >= until {
@@ -349,17 +391,17 @@ impl Memory {
     }
 }
 
-/// Checks that records that stay in memory, with this number of bytes, fit into what keyspaces share.
-fn check_fits(kept: u64, budget: u64) -> Result<()> {
-    if kept <= Memory::shareable_of(budget) {
-        return Ok(());
-    }
+/// Makes the error for records that stay in memory, with this number of bytes, and do not fit into what keyspaces share. It
+/// names a budget that is enough: an opening for reading sets a part of it aside.
+fn lacking(kept: u64, budget: u64, set_aside: Option<u64>) -> Error {
     // What the log and the database itself take grows with the budget, up to a bound. Writes need some more.
     let wanted = kept + kept / LACKED_PART + LACKED_BYTES;
     let beside = |total: u64| total - Memory::shareable_of(total);
     let needed = (0..BUDGET_STEPS).fold(wanted, |total, _| wanted + beside(total.max(wanted)));
+    let needed = if set_aside.is_none() { needed } else { reading::whole_of(needed) };
+    let budget = budget + set_aside.unwrap_or(0);
     let text = "of memory are needed for keyspaces that keep all records in it, and the budget is";
-    Err(Error::new(ErrorKind::Full, format!("{needed} bytes {text} {budget}")))
+    Error::lacking_memory(format!("{needed} bytes {text} {budget} (Options::memory)"))
 }
 
 /// Lowers targets at once, and raises others by what those have given. Returns whether some memory

@@ -61,8 +61,11 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
         opened => opened?,
     };
     match open_in(disk.clone(), directory.clone(), None, options.clone()) {
-        // The recovery found no space, even in the reserve. What is there can be read.
-        Err(error) if error.is_full() && Manifest::exists(&*directory)? => {
+        // The recovery found no space on the disk, even in the reserve. What is there can be read. One that lacks memory says
+        // how much: reading takes no less.
+        Err(error)
+            if error.is_full() && !error.lacks_memory() && Manifest::exists(&*directory)? =>
+        {
             open_read_only(disk, directory, &options, Some(error))
         }
         opened => opened,
@@ -106,10 +109,11 @@ fn open_read_only(
 ) -> Result<Arc<State>> {
     options.check()?;
     let lock = directory.lock_shared()?;
-    let (pages, rest) = reading::divide(options.memory);
-    let pages = options.replay_bytes_max.unwrap_or(pages);
+    let (part, rest) = reading::divide(options.memory);
+    let pages = options.replay_bytes_max.unwrap_or(part);
     let overlay = Arc::new(Overlay::new(directory, pages));
-    let reading = Reading { overlay: overlay.clone(), because };
+    let beside = options.memory - rest;
+    let reading = Reading { overlay: overlay.clone(), because, beside };
     let options = Options { memory: rest, create_if_missing: false, ..options.clone() };
     assemble(disk, overlay, lock, options, Some(reading))
 }
@@ -145,6 +149,7 @@ pub(crate) fn assemble(
     let manifest = Manifest::read(&*directory)?;
     let (log, recovered) = open_log(&*directory, manifest.tag, &options, reading.is_some())?;
     let opened_at = runtime.now();
+    let beside = reading.as_ref().map(|reading| reading.beside);
     let state = State {
         life: Life::begin(reading)?,
         files: Files::new(disk, directory, directory_lock, options.torn_writes)?,
@@ -154,7 +159,7 @@ pub(crate) fn assemble(
         moments: Arc::new(Moments::default()),
         versions: Arc::default(),
         keyspaces: Keyspaces::new(manifest, recovered.last_lsn()),
-        memory: Memory::new(options.memory),
+        memory: Memory::new(options.memory, beside),
         room: Room::new(reserve),
         checkpoints: Checkpoints::new(opened_at),
         backups: Backups::default(),
@@ -244,7 +249,9 @@ fn create(directory: &dyn Directory, runtime: &Runtime, options: &Options) -> Re
 impl State {
     fn recover(&self, recovered: Recovered) -> Result<()> {
         match self.replay(&recovered) {
-            Err(error) if error.is_full() && self.life.reading.is_some() => {
+            Err(error)
+                if error.is_full() && !error.lacks_memory() && self.life.reading.is_some() =>
+            {
                 let bytes = reading::budget_for(&recovered)?;
                 Err(reading::too_small(error, bytes))
             }
@@ -366,8 +373,9 @@ impl State {
         if let Some(first) = first {
             self.replay_users(recovered, first.max(recovered.first_lsn()), &by_id)?;
         }
+        by_id.values().try_for_each(|keyspace| keyspace.engine.end_replay())?;
+        self.memory.check_fits(&self.keyspaces, by_id.values().map(|keyspace| &**keyspace))?;
         for (place, keyspace) in group.iter().zip(by_id.into_values()) {
-            keyspace.engine.end_replay()?;
             self.add_recovered(place, keyspace)?;
         }
         Ok(())

@@ -115,7 +115,13 @@ impl State {
             Some(redo) => (row.create)(context, redo),
             None => (row.open)(context),
         };
-        let engine = made.inspect_err(|_| self.memory.budget.close(&memory))?;
+        let engine = made.map_err(|error| {
+            self.memory.budget.close(&memory);
+            match memory.take_lacked() {
+                0 => error,
+                kept => self.memory.lacking(kept),
+            }
+        })?;
         let seen = (entry.open.entries(), self.runtime.now());
         let identity = (entry.id, entry.name.clone(), entry.options);
         let seen_use = Seen::new(entry.uses());
@@ -281,7 +287,7 @@ impl State {
             self.assemble(place, None, opened_at, self.memory.opening_share(&self.keyspaces));
         let keyspace = opened.map_err(lost)?;
         self.memory
-            .check_fits(&self.keyspaces, &keyspace)
+            .check_fits(&self.keyspaces, [&*keyspace])
             .inspect_err(|_| self.memory.budget.close(&keyspace.memory))?;
         kept.ready(place, &keyspace, (opened_at, self.keyspaces.recovered_to))
             .inspect_err(|_| self.memory.budget.close(&keyspace.memory))?;
@@ -335,7 +341,6 @@ impl State {
 
     /// Does the same for a keyspace that recovery has opened: there are no jobs yet.
     pub(crate) fn add_recovered(&self, place: &Place, keyspace: Arc<KeyspaceState>) -> Result<()> {
-        self.memory.check_fits(&self.keyspaces, &keyspace)?;
         place.kept.lock().set_open();
         self.add_open(place, keyspace)
     }

@@ -39,6 +39,8 @@ pub(crate) struct Reading {
     pub(crate) overlay: Arc<Overlay>,
     /// Why the database could not be opened for writing, if that was requested.
     pub(crate) because: Option<Error>,
+    /// Bytes of the budget that are set aside for written pages.
+    pub(crate) beside: u64,
 }
 
 impl Reading {
@@ -61,6 +63,14 @@ pub(crate) fn divide(memory: u64) -> (u64, u64) {
         return (PAGES_BYTES_MIN, memory);
     }
     (memory / PAGES_PART, memory - memory / PAGES_PART)
+}
+
+/// Returns a budget that leaves this number of bytes beside those for written pages.
+pub(crate) fn whole_of(rest: u64) -> u64 {
+    if rest < SMALL_BUDGET_BYTES {
+        return rest;
+    }
+    rest.saturating_mul(PAGES_PART).div_ceil(PAGES_PART - 1)
 }
 
 /// Makes `Full` for an opening whose budget is too small, naming a sufficient one.

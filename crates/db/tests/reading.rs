@@ -137,7 +137,9 @@ fn c2_a_budget_that_is_too_small_names_one_that_does() {
                     assert!(error.is_full(), "{error}");
                     let text = error.to_string();
                     let words: Vec<&str> = text.split_whitespace().collect();
-                    let at = words.windows(3).position(|words| words == ["bytes", "would", "do:"]);
+                    let at = words.windows(3).position(|words| {
+                        words == ["bytes", "would", "do:"] || words == ["bytes", "of", "memory"]
+                    });
                     let bytes: u64 =
                         words[at.unwrap_or_else(|| panic!("{text}")) - 1].parse().unwrap();
                     let db = Db::open("/db", options(&disk).memory(bytes).read_only(true)).unwrap();

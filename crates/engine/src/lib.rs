@@ -176,6 +176,14 @@ pub enum Resident {
     Unknown,
 }
 
+/// Makes the error for a key of a bulk load that does not come behind the last one.
+#[cold]
+#[must_use]
+pub fn not_ascending(last: &[u8], key: &[u8]) -> Error {
+    let (key, last) = (key.escape_ascii(), last.escape_ascii());
+    Error::invalid(format!("keys of a bulk load ascend, but \"{key}\" follows \"{last}\""))
+}
+
 /// A load of sorted records into an empty keyspace (rule P15). Dropping it leaves nothing behind.
 pub trait Bulk: Debug {
     /// Adds the next record. The caller wrote what a pointer names with [`Values::write`]; from

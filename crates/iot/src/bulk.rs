@@ -2,7 +2,7 @@
 //! durable, and another index makes them visible, both at once.
 
 use spinney_base::{Error, Result, ValueRef, probe};
-use spinney_engine::{Bulk, SnapshotNumber};
+use spinney_engine::{Bulk, SnapshotNumber, not_ascending};
 use spinney_extent::values::{LargeList, Loaded};
 use spinney_leaf::{Bounds, Records, separator};
 
@@ -122,8 +122,8 @@ impl Bulk for Loading<'_> {
     fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()> {
         self.keyspace.values.check(key.len(), value)?;
         let last = self.some.len().checked_sub(1).map(|last| self.some.key(last));
-        if last.is_some_and(|last| last >= key) {
-            return Err(Error::invalid("keys of a bulk load ascend"));
+        if let Some(last) = last.filter(|last| *last >= key) {
+            return Err(not_ascending(last, key));
         }
         let is_enough = self.some.bytes() >= GATHERED_BYTES;
         if is_enough {

@@ -315,6 +315,13 @@ impl Engine for Iot {
     fn end_replay(&self) -> Result<()> {
         self.progress.is_replaying.store(false, SeqCst);
         self.follow_memory();
+        if self.used() > self.context.memory.target() {
+            // The replay refuses nothing, and may have divided leaves elsewhere.
+            if self.tree.join_some(&[], usize::MAX).joined > 0 {
+                self.set_dirty(true);
+            }
+            self.follow_memory();
+        }
         Ok(())
     }
 

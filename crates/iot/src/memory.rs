@@ -7,7 +7,7 @@
 
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
-use spinney_base::{Error, ErrorKind, Result};
+use spinney_base::{Error, Result};
 
 use crate::engine::Iot;
 use crate::leaf::BLOCK_BYTES;
@@ -78,17 +78,18 @@ impl Iot {
         Err(Error::lacking_memory(format!("{}: {text}", path.display())))
     }
 
-    /// Checks that so many leaves fit into the whole budget, before they are read.
+    /// Checks that this number of leaves fits into the whole budget, before they are read.
     ///
     /// # Errors
-    /// `Full`, naming the bytes that are needed.
+    /// `Full`. The account says how much lacks.
     pub(crate) fn check_memory(&self, leaves: u64) -> Result<()> {
         let (needed, most) = (leaves * BLOCK_BYTES as u64, self.context.memory.most());
         if needed <= most {
             return Ok(());
         }
+        self.context.memory.set_lacked(needed);
         let text = format!("{needed} bytes of memory are needed, and the budget is {most}");
-        Err(Error::new(ErrorKind::Full, format!("{}: {text}", self.context.path().display())))
+        Err(Error::lacking_memory(format!("{}: {text}", self.context.path().display())))
     }
 
     /// Returns the bytes of memory with which the reserved ones are there.

@@ -9,7 +9,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, Next, Result, ValueRef, probe};
 use spinney_engine::{
     Bulk, Chunk, Compacted, Engine as _, IDLE, KeyspaceBackup, Maintain, OwnedValue, ScanRequest,
-    Scrubbed, SnapshotNumber, VerifyReport, Watch, scrub,
+    Scrubbed, SnapshotNumber, VerifyReport, Watch, not_ascending, scrub,
 };
 use spinney_extent::values::{LargeList, Loaded};
 use spinney_extent::{Extent, GiveBack, Store, StoreCopy};
@@ -324,8 +324,8 @@ impl Loading<'_> {
 impl Bulk for Loading<'_> {
     fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()> {
         self.keyspace.values.check(key.len(), value)?;
-        if self.some.last().is_some_and(|(last, _)| **last >= *key) {
-            return Err(Error::invalid("keys of a bulk load ascend"));
+        if let Some((last, _)) = self.some.last().filter(|(last, _)| **last >= *key) {
+            return Err(not_ascending(last, key));
         }
         if value.large {
             self.loaded.push(value.bytes)?;

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, PageNumber, Result, ValueRef, probe};
-use spinney_engine::{Bulk, Chunk, Engine, ScanRequest, SnapshotNumber, Write};
+use spinney_engine::{Bulk, Chunk, Engine, ScanRequest, SnapshotNumber, Write, not_ascending};
 use spinney_extent::values::Loaded;
 use spinney_io::Purpose;
 use spinney_sync::hash_key;
@@ -208,11 +208,8 @@ fn cut(region: &Region<'_>, fit: &Fit, all: bool) -> Vec<Piece> {
 
 impl Bulk for BulkLoad<'_> {
     fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()> {
-        if self.last.as_deref().is_some_and(|last| last >= key) {
-            return Err(Error::invalid(format!(
-                "key {} of a bulk load does not follow the one before",
-                key.escape_ascii()
-            )));
+        if let Some(last) = self.last.as_deref().filter(|last| *last >= key) {
+            return Err(not_ascending(last, key));
         }
         let hash = hash_key(self.tree.context.keyspace, key);
         self.tree.check(&Write { key, hash, value: Some(value) })?;

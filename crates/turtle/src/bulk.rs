@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use spinney_base::{Error, Result, ValueRef};
-use spinney_engine::{Bulk, Chunk, ScanRequest, SnapshotNumber};
+use spinney_engine::{Bulk, Chunk, ScanRequest, SnapshotNumber, not_ascending};
 use spinney_extent::values::Loaded;
 
 use crate::core::Core;
@@ -71,11 +71,7 @@ impl<'a> Loading<'a> {
 impl Bulk for Loading<'_> {
     fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()> {
         if self.last.as_ref().is_some_and(|last| key <= last) {
-            return Err(Error::invalid(format!(
-                "keys of a bulk load ascend, but \"{}\" follows \"{}\"",
-                key.escape_ascii(),
-                self.last.as_deref().unwrap_or_default().escape_ascii()
-            )));
+            return Err(not_ascending(self.last.as_deref().unwrap_or_default(), key));
         }
         if self.packed_bytes >= self.core.limits().batch {
             self.apply()?;
