@@ -185,9 +185,13 @@ impl Memory {
         Err(lacking(own + kept, total, self.beside))
     }
 
-    /// Makes the error for a keyspace that was not read, for its records alone are more than the budget.
-    pub(crate) fn lacking(&self, kept: u64) -> Error {
-        lacking(kept, self.budget.total(), self.beside)
+    /// Returns the error that a keyspace was not read for; names a budget that is enough, if its records alone are more than
+    /// the budget.
+    pub(crate) fn lacking_for(&self, keyspace: &KeyspaceState, error: Error) -> Error {
+        match keyspace.memory.take_lacked() {
+            0 => error,
+            kept => lacking(kept, self.budget.total(), self.beside),
+        }
     }
 
     /// Bytes of the budget that keyspaces share.

@@ -368,7 +368,10 @@ impl State {
                 }
             }),
         })?;
-        by_id.values().try_for_each(|keyspace| keyspace.engine.end_structure_replay())?;
+        by_id.values().try_for_each(|keyspace| {
+            let read = keyspace.engine.end_structure_replay();
+            read.map_err(|error| self.memory.lacking_for(keyspace, error))
+        })?;
         let first = by_id.values().map(|keyspace| keyspace.engine.redo().next()).min();
         if let Some(first) = first {
             self.replay_users(recovered, first.max(recovered.first_lsn()), &by_id)?;

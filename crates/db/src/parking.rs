@@ -115,13 +115,7 @@ impl State {
             Some(redo) => (row.create)(context, redo),
             None => (row.open)(context),
         };
-        let engine = made.map_err(|error| {
-            self.memory.budget.close(&memory);
-            match memory.take_lacked() {
-                0 => error,
-                kept => self.memory.lacking(kept),
-            }
-        })?;
+        let engine = made.inspect_err(|_| self.memory.budget.close(&memory))?;
         let seen = (entry.open.entries(), self.runtime.now());
         let identity = (entry.id, entry.name.clone(), entry.options);
         let seen_use = Seen::new(entry.uses());
@@ -290,7 +284,8 @@ impl State {
             .check_fits(&self.keyspaces, [&*keyspace])
             .inspect_err(|_| self.memory.budget.close(&keyspace.memory))?;
         kept.ready(place, &keyspace, (opened_at, self.keyspaces.recovered_to))
-            .inspect_err(|_| self.memory.budget.close(&keyspace.memory))?;
+            .inspect_err(|_| self.memory.budget.close(&keyspace.memory))
+            .map_err(|error| self.memory.lacking_for(&keyspace, error))?;
         kept.set_open();
         self.add_open(place, keyspace)?;
         // It cannot be parked meanwhile, because that takes `kept`.

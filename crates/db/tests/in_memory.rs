@@ -199,6 +199,31 @@ fn full_memory_opens_again_after_a_kill() {
     }
 }
 
+/// An opening for reading sets a part of its budget aside; the budget that it names is enough all the same.
+#[test]
+fn a_budget_that_is_named_is_enough_for_reading() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(64 << 20).unwrap();
+        let main = world.make(&db, "main");
+        main.bulk_load((0..150_000_u64).map(|number| (number.to_be_bytes(), [5; 100]))).unwrap();
+        db.close().unwrap();
+        let read = |memory: u64| -> Result<usize> {
+            let options = Options::default().memory(memory).read_only(true);
+            let options = options.disk(Arc::new(world.disk.clone())).runtime(world.runtime.clone());
+            let db = Db::open("/db", options)?;
+            let main = db.existing_keyspace("main")?;
+            main.keys(..).try_fold(0, |count, key| key.map(|_| count + 1))
+        };
+        // Less than the records, and less than what is set aside leaves.
+        for memory in [2 << 20, 16 << 20, 20 << 20] {
+            let (needed, there) = numbers(&read(memory).unwrap_err());
+            assert!(needed > 150_000 * 108 && there == memory, "{needed}, {there}");
+            assert_eq!(read(needed).unwrap(), 150_000, "{engine}, {needed} bytes");
+        }
+    }
+}
+
 /// Loads and conversions are lent what they lack, and leave nothing behind where it is not there.
 #[test]
 fn loads_grow_into_what_others_hold() {

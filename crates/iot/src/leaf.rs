@@ -617,7 +617,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// Words of data that records take.
-    pub(crate) fn taken_words(&self) -> usize {
+    fn taken_words(&self) -> usize {
         self.bounds_at().saturating_sub(self.data_at()).saturating_sub(self.waste())
     }
 

@@ -155,7 +155,7 @@ fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 }
 
 /// Returns the index of the first record behind a bound.
-fn behind(leaf: Leaf<'_>, lower: Bound<&[u8]>) -> usize {
+pub(crate) fn behind(leaf: Leaf<'_>, lower: Bound<&[u8]>) -> usize {
     match lower {
         Bound::Included(key) => leaf.search(key).unwrap_or_else(|at| at),
         Bound::Excluded(key) => leaf.search(key).map_or_else(|at| at, |at| at + 1),

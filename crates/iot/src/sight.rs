@@ -24,7 +24,7 @@ use crate::engine::Iot;
 use crate::leaf::{Data, Leaf};
 use crate::near::{Near, find};
 use crate::older::follow;
-use crate::scan::{Eyes, See};
+use crate::scan::{Eyes, See, behind};
 
 /// Sees what a transaction sees.
 struct At<'a> {
@@ -207,13 +207,8 @@ impl Iot {
         if leaf.cells() == 0 {
             return Poll::Ready(pi);
         }
-        let first = match lower {
-            Bound::Included(key) => leaf.search(key).unwrap_or_else(|at| at),
-            Bound::Excluded(key) => leaf.search(key).map_or_else(|at| at, |at| at + 1),
-            Bound::Unbounded => 0,
-        };
         let mut key = Vec::new();
-        for index in first..leaf.len() {
+        for index in behind(leaf, lower)..leaf.len() {
             let Some(cell) = leaf.cell(index) else { continue };
             key.clear();
             leaf.key(index, &mut key);
