@@ -393,12 +393,13 @@ impl Db {
     /// each.
     ///
     /// # Errors
-    /// `InvalidArgument` when it is out of range; `Full` when the records of open keyspaces of an engine that keeps all of
-    /// them in memory do not fit into it, with the number of bytes that they need; `Closed`.
+    /// `InvalidArgument` when it is out of range; `Full` when the records of keyspaces in use, of an engine that keeps all of
+    /// them in memory, do not fit into it, with the number of bytes that they need; `Closed`.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         let state = &self.handle.state;
         state.life.check_open()?;
         state.options.clone().memory(bytes).check()?;
+        state.make_budget(bytes);
         state.memory.set_total(&state.keyspaces, bytes)?;
         state.memory.limit_log(&state.log);
         // Keyspaces are parked in the background where it is too small for all that are open.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, Result};
 use spinney_engine::Engine;
+use spinney_ssn::Stamp;
 use spinney_sync::Parkable;
 
 use crate::engines::EngineKind;
@@ -52,6 +53,8 @@ pub(crate) struct KeyspaceState {
     /// The log's end when the keyspace was opened: the log has none of its records between its
     /// checkpoint and here.
     opened_at: Lsn,
+    /// Versions with stamps up to this one are forgotten, and who has read or replaced them: they were parked.
+    forgotten: AtomicU64,
     /// Set under the exclusive door when it is dropped.
     standing: AtomicU8,
     pub(crate) job: Job,
@@ -94,6 +97,7 @@ impl KeyspaceState {
             memory,
             guards,
             opened_at,
+            forgotten: AtomicU64::new(0),
             standing: AtomicU8::new(ALIVE),
             job: Job::none(),
             changes: AtomicU8::new(0),
@@ -161,6 +165,23 @@ impl KeyspaceState {
             *seen = (entries, now);
         }
         seen.1.max(Duration::from_nanos(self.busy_at.load(Ordering::Relaxed)))
+    }
+
+    /// Notes that stamps up to this one were forgotten when it was parked.
+    pub(crate) fn forget(&self, stamp: Stamp) {
+        self.forgotten.store(stamp, Ordering::SeqCst);
+    }
+
+    /// Checks that it still has what a transaction with this begin stamp may have to know of others' versions.
+    ///
+    /// # Errors
+    /// `Conflict`.
+    pub(crate) fn check_remembers(&self, begin: Stamp) -> Result<()> {
+        if begin >= self.forgotten.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let text = "a keyspace was parked since the transaction began, and has no older versions";
+        Err(Error::new(ErrorKind::Conflict, text))
     }
 
     /// Ends the replay of the log, or says that there is nothing to replay.

@@ -215,12 +215,10 @@ impl State {
         mut value: &[u8],
         mut push: impl FnMut(ValueRef<'_>) -> Result<()>,
     ) -> Result<()> {
-        let who = (&self.keyspaces, &self.runtime);
         let mut push = |value| loop {
             match push(value) {
-                Err(error)
-                    if error.lacks_memory()
-                        && self.memory.lend_lacked(who, keyspace) != Some(false) => {}
+                Err(error) if error.lacks_memory() && self.lend_lacked(keyspace) != Some(false) => {
+                }
                 pushed => return pushed,
             }
         };

@@ -116,6 +116,34 @@ pub(crate) struct Memory {
     sharing: Mutex<()>,
     /// Keyspaces that are being filled and are not open yet.
     filling: Mutex<Vec<Arc<KeyspaceState>>>,
+    /// Bytes of records that are being read, of keyspaces that will keep them all in memory and are not open yet.
+    being_read: Mutex<u64>,
+}
+
+/// Records that are being read into memory, counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Read<'a> {
+    memory: &'a Memory,
+    bytes: u64,
+}
+
+impl Read<'_> {
+    /// Ends the reading: `list` lists the keyspace as open, so that it counts all the time, and once.
+    pub(crate) fn end<R>(mut self, list: impl FnOnce() -> R) -> R {
+        let mut being_read = self.memory.being_read.lock();
+        *being_read -= std::mem::take(&mut self.bytes);
+        let listed = list();
+        drop(being_read);
+        listed
+    }
+}
+
+impl Drop for Read<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            *self.memory.being_read.lock() -= self.bytes;
+        }
+    }
 }
 
 /// A keyspace that is counted though it is not open yet.
@@ -138,6 +166,7 @@ impl Memory {
             beside,
             sharing: Mutex::new(()),
             filling: Mutex::default(),
+            being_read: Mutex::default(),
         }
     }
 
@@ -153,45 +182,75 @@ impl Memory {
     /// `Full`: what open keyspaces keep in memory needs more.
     pub(crate) fn set_total(&self, keyspaces: &Keyspaces, bytes: u64) -> Result<()> {
         let _one_at_a_time = self.sharing.lock();
-        let kept: u64 = keyspaces.open.read().iter().map(|keyspace| keyspace.kept_bytes()).sum();
-        if kept > Self::shareable_of(bytes) {
-            return Err(lacking(kept, bytes, None));
+        if bytes < self.budget.total() && !self.is_enough(keyspaces, bytes, 0) {
+            return Err(lacking(self.kept(keyspaces), bytes, None));
         }
         self.budget.set_total(bytes);
         Ok(())
     }
 
-    /// Checks that keyspaces that were read into memory fit beside those that are open. What was in memory when a process
-    /// ended may take a little more in the next one, for its records came in another order: that is not refused.
+    /// Returns whether a budget of `total` bytes has room for what keyspaces keep, if that were `freed` bytes less.
+    pub(crate) fn is_enough(&self, keyspaces: &Keyspaces, total: u64, freed: u64) -> bool {
+        self.kept(keyspaces).saturating_sub(freed) <= Self::shareable_of(total)
+    }
+
+    /// Bytes that keyspaces keep in memory always: those that are open, being read, and being filled.
+    fn kept(&self, keyspaces: &Keyspaces) -> u64 {
+        self.kept_beside(keyspaces, &self.being_read.lock())
+    }
+
+    fn kept_beside(&self, keyspaces: &Keyspaces, being_read: &u64) -> u64 {
+        let open = keyspaces.open.read();
+        being_read + kept(open.iter().chain(&*self.filling.lock()))
+    }
+
+    /// Checks that this number of bytes, which keyspaces will keep in memory always, fit beside what open ones keep.
     ///
     /// # Errors
     /// `Full`, if they do not.
-    pub(crate) fn check_fits<'k>(
-        &self,
-        keyspaces: &Keyspaces,
-        opened: impl IntoIterator<Item = &'k KeyspaceState>,
-    ) -> Result<()> {
-        let own: u64 = opened.into_iter().map(KeyspaceState::kept_bytes).sum();
-        if own == 0 {
-            return Ok(());
-        }
-        let open = keyspaces.open.read();
-        let kept: u64 = open.iter().map(|keyspace| keyspace.kept_bytes()).sum();
-        let total = self.budget.total();
-        let slack = (total / SLACK_PART).clamp(SLACK_BYTES.start, SLACK_BYTES.end);
-        if own + kept <= Self::shareable_of(total) + slack {
-            return Ok(());
-        }
-        Err(lacking(own + kept, total, self.beside))
+    pub(crate) fn check_fits(&self, keyspaces: &Keyspaces, own: u64) -> Result<()> {
+        self.begin_reading(keyspaces, own).map(drop)
     }
 
-    /// Returns the error that a keyspace was not read for; names a budget that is enough, if its records alone are more than
-    /// the budget.
-    pub(crate) fn lacking_for(&self, keyspace: &KeyspaceState, error: Error) -> Error {
-        match keyspace.memory.take_lacked() {
-            0 => error,
-            kept => lacking(kept, self.budget.total(), self.beside),
+    /// Does the same, and counts them until the returned value is dropped, while they are read.
+    ///
+    /// # Errors
+    /// `Full`, if they do not fit.
+    pub(crate) fn begin_reading(&self, keyspaces: &Keyspaces, own: u64) -> Result<Read<'_>> {
+        let mut being_read = self.being_read.lock();
+        let all = own + self.kept_beside(keyspaces, &being_read);
+        if own > 0 && !self.holds(all) {
+            return Err(lacking(all, self.budget.total(), self.beside));
         }
+        *being_read += own;
+        Ok(Read { memory: self, bytes: own })
+    }
+
+    /// Returns whether this number of bytes would fit beside what open keyspaces keep, if those kept `freed` bytes less.
+    pub(crate) fn would_fit(&self, keyspaces: &Keyspaces, own: u64, freed: u64) -> bool {
+        self.holds(own + self.kept(keyspaces).saturating_sub(freed))
+    }
+
+    /// Returns whether a keyspace could be lent this number of bytes, if others kept `freed` bytes less.
+    pub(crate) fn could_lend(
+        &self,
+        keyspaces: &Keyspaces,
+        keyspace: &KeyspaceState,
+        (lacked, freed): (u64, u64),
+    ) -> bool {
+        let being_read = *self.being_read.lock();
+        let (open, filling) = (keyspaces.open.read(), self.filling.lock());
+        let others = open.iter().chain(&*filling).filter(|other| other.id != keyspace.id);
+        let floors: u64 = being_read + others.map(|other| other.memory_floor()).sum::<u64>();
+        lacked + floors.saturating_sub(freed) <= self.shareable()
+    }
+
+    /// Returns whether this number of bytes may be kept in memory always. What was in memory when a process ended may take a
+    /// little more in the next one, for its records came in another order: that is not refused.
+    fn holds(&self, kept: u64) -> bool {
+        let total = self.budget.total();
+        let slack = (total / SLACK_PART).clamp(SLACK_BYTES.start, SLACK_BYTES.end);
+        kept <= Self::shareable_of(total) + slack
     }
 
     /// Bytes of the budget that keyspaces share.
@@ -294,12 +353,13 @@ impl Memory {
     }
 
     /// Lets a keyspace have what one of its writes has lacked, which an engine says that keeps all its records in memory.
-    /// Returns whether the write may be tried again; `None` if another thread has asked for this meanwhile. No lock is
-    /// held.
+    /// What lacks after a wait `make` may make, and says whether it has. Returns whether the write may be tried again; `None`
+    /// if another thread has asked for this meanwhile. No lock is held.
     pub(crate) fn lend_lacked(
         &self,
         who: (&Keyspaces, &Runtime),
         keyspace: &KeyspaceState,
+        make: impl FnOnce(u64) -> bool,
     ) -> Option<bool> {
         let lacked = Some(keyspace.memory.take_lacked()).filter(|lacked| *lacked > 0)?;
         let is_there = || keyspace.memory.target() >= lacked;
@@ -308,12 +368,11 @@ impl Memory {
             let asked = lacked + lacked / LACKED_PART + LACKED_BYTES;
             let runtime = who.1;
             let is_patient = keyspace.is_patient(runtime.now());
-            self.lend_all(
-                who,
-                keyspace,
-                asked,
-                if is_patient { LOAN_WAIT } else { Duration::ZERO },
-            );
+            let wait = if is_patient { LOAN_WAIT } else { Duration::ZERO };
+            self.lend_all(who, keyspace, asked, wait);
+            if is_patient && !is_there() && make(lacked) {
+                self.lend_all(who, keyspace, asked, wait);
+            }
             // In simulations time stands still.
             if is_patient && !is_there() && !runtime.is_stepped() {
                 keyspace.lose_patience(runtime.now() + VAIN_PAUSE);
@@ -395,6 +454,11 @@ impl Memory {
     }
 }
 
+/// Bytes that these keyspaces keep in memory always.
+pub(crate) fn kept<'k>(keyspaces: impl Iterator<Item = &'k Arc<KeyspaceState>>) -> u64 {
+    keyspaces.map(|keyspace| keyspace.kept_bytes()).sum()
+}
+
 /// Makes the error for records that stay in memory, with this number of bytes, and do not fit into what keyspaces share. It
 /// names a budget that is enough: an opening for reading sets a part of it aside.
 fn lacking(kept: u64, budget: u64, set_aside: Option<u64>) -> Error {
@@ -458,13 +522,13 @@ impl KeyspaceState {
     }
 
     /// Bytes of what the keyspace keeps in memory always, of an engine that keeps all records there.
-    fn kept_bytes(&self) -> u64 {
+    pub(crate) fn kept_bytes(&self) -> u64 {
         let is_in_memory = !self.engine.capabilities().larger_than_memory;
         if is_in_memory { self.engine.memory_floor() } else { 0 }
     }
 
     /// Bytes that the keyspace keeps whatever others want.
-    fn memory_floor(&self) -> u64 {
+    pub(crate) fn memory_floor(&self) -> u64 {
         self.engine.memory_floor().max(FLOOR_BYTES_MIN)
     }
 }

@@ -35,7 +35,7 @@ use crate::keyspace_state::KeyspaceState;
 use crate::keyspaces::Keyspaces;
 use crate::life::Life;
 use crate::manifest::Manifest;
-use crate::memory::Memory;
+use crate::memory::{Memory, kept};
 use crate::moments::Moments;
 use crate::options::Options;
 use crate::place::{Place, check_end};
@@ -275,22 +275,38 @@ impl State {
                 // The next checkpoint adds the proof, and must do so before the log is trimmed.
                 named.insert(place.id);
             } else {
-                place.kept.lock().leave_unopened(opened.engine.stats());
+                place.kept.lock().leave_unopened(&opened);
             }
             self.memory.budget.close(&opened.memory);
         }
         let named: Vec<&Arc<Place>> =
             places.iter().filter(|place| named.contains(&place.id)).collect();
-        let most = if self.life.reading.is_some() { usize::MAX } else { self.open_max() };
-        let mut groups = named.chunks(most).peekable();
-        while let Some(group) = groups.next() {
-            self.replay_group(group, recovered)?;
-            if groups.peek().is_some() {
-                // More keyspaces than may be open at once: these are written back and parked.
+        self.replay_groups(&named, recovered)?;
+        self.remove_orphans(&manifest)
+    }
+
+    /// Replays keyspaces, as many together as may be open at once. Those before the last group are written back and parked.
+    fn replay_groups(&self, named: &[&Arc<Place>], recovered: &Recovered) -> Result<()> {
+        // What was replayed for reading cannot be parked.
+        let is_reading = self.life.reading.is_some();
+        let mut most = if is_reading { usize::MAX } else { self.open_max() };
+        let mut rest = named;
+        while !rest.is_empty() {
+            let replayed = match self.replay_group(rest, most, recovered) {
+                // Keyspaces whose records are all in memory, and that were not open at the same time: one after the other.
+                Err(error) if error.lacks_memory() && most > 1 && !is_reading => {
+                    most = 1;
+                    continue;
+                }
+                replayed => replayed?,
+            };
+            let (group, others) = rest.split_at(replayed);
+            rest = others;
+            if !rest.is_empty() {
                 group.iter().try_for_each(|place| self.park(place).map(|_| ()))?;
             }
         }
-        self.remove_orphans(&manifest)
+        Ok(())
     }
 
     /// The keyspaces that the log names.
@@ -342,15 +358,59 @@ impl State {
         Ok(keyspace)
     }
 
-    /// Opens these keyspaces and replays what the log has of them.
-    fn replay_group(&self, group: &[&Arc<Place>], recovered: &Recovered) -> Result<()> {
+    /// Opens as many of these keyspaces as have room together, and replays what the log has of them. Returns their number.
+    fn replay_group(
+        &self,
+        places: &[&Arc<Place>],
+        most: usize,
+        recovered: &Recovered,
+    ) -> Result<usize> {
         // In the order of ids, so that a simulated recovery does the same every time.
         let mut by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>> = BTreeMap::new();
-        for place in group {
-            let keyspace = self.open_recovered(place, recovered, group.len())?;
+        let replayed = self
+            .open_group(&mut by_id, places, most, recovered)
+            .and_then(|()| self.replay_opened(&by_id, recovered));
+        if let Err(error) = replayed {
+            by_id.values().for_each(|keyspace| self.memory.budget.close(&keyspace.memory));
+            return Err(error);
+        }
+        let group = &places[..by_id.len()];
+        for (place, keyspace) in group.iter().zip(by_id.into_values()) {
+            self.add_recovered(place, keyspace)?;
+        }
+        Ok(group.len())
+    }
+
+    /// Opens the first of these keyspaces, and those after it that have room beside it.
+    fn open_group(
+        &self,
+        by_id: &mut BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        places: &[&Arc<Place>],
+        most: usize,
+        recovered: &Recovered,
+    ) -> Result<()> {
+        let count = places.len().min(most);
+        for place in &places[..count] {
+            let keyspace = self.open_recovered(place, recovered, count)?;
+            let together = kept(by_id.values().chain([&keyspace]));
+            let fits = self.memory.check_fits(&self.keyspaces, together);
+            if fits.is_err() && !by_id.is_empty() && self.life.reading.is_none() {
+                self.memory.budget.close(&keyspace.memory);
+                break;
+            }
             keyspace.set_changed();
             by_id.insert(place.id, keyspace);
         }
+        // Before anything is read.
+        self.memory.check_fits(&self.keyspaces, kept(by_id.values()))
+    }
+
+    /// Replays what the log has of these keyspaces.
+    fn replay_opened(
+        &self,
+        by_id: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        recovered: &Recovered,
+    ) -> Result<()> {
         recovered.replay(recovered.first_lsn(), |entry| match entry.kind {
             RecordKind::Structure(id) => match by_id.get(&id) {
                 Some(keyspace) => keyspace.engine.replay_structure(entry.lsn, entry.payload),
@@ -368,20 +428,13 @@ impl State {
                 }
             }),
         })?;
-        by_id.values().try_for_each(|keyspace| {
-            let read = keyspace.engine.end_structure_replay();
-            read.map_err(|error| self.memory.lacking_for(keyspace, error))
-        })?;
+        by_id.values().try_for_each(|keyspace| keyspace.engine.end_structure_replay())?;
         let first = by_id.values().map(|keyspace| keyspace.engine.redo().next()).min();
         if let Some(first) = first {
-            self.replay_users(recovered, first.max(recovered.first_lsn()), &by_id)?;
+            self.replay_users(recovered, first.max(recovered.first_lsn()), by_id)?;
         }
         by_id.values().try_for_each(|keyspace| keyspace.engine.end_replay())?;
-        self.memory.check_fits(&self.keyspaces, by_id.values().map(|keyspace| &**keyspace))?;
-        for (place, keyspace) in group.iter().zip(by_id.into_values()) {
-            self.add_recovered(place, keyspace)?;
-        }
-        Ok(())
+        self.memory.check_fits(&self.keyspaces, kept(by_id.values()))
     }
 
     /// Removes files of keyspaces that were dropped, or that the manifest never listed.

@@ -15,11 +15,24 @@
 //! continue; stop the job; close the door to operations; a last checkpoint of what the job did
 //! meanwhile; drop the engine.
 //!
+//! **Memory.** A keyspace whose engine keeps all records in memory is read only where they have room
+//! beside those of the others that are open: the least recently used that are not in use are parked for
+//! it, and where that is not enough the use is refused with a budget that is. So records of all such
+//! keyspaces together may exceed the budget, as long as those in use at one time do not. Nothing is parked
+//! in vain. A write that lacks memory, and a smaller budget, park what was not used for a second; the
+//! scrub parks nothing, and reads later what has no room now.
+//!
 //! **The log.** The file of a parked keyspace has everything that the log has of it, so it does not
 //! hold the log: the log is trimmed up to the least redo LSN of the open keyspaces. The redo LSN in
 //! its file may lie far below the log's first record. When the keyspace is opened, the log's end of
 //! that moment counts as its redo LSN ([`KeyspaceState::redo`]), because every write to it comes
 //! later.
+//!
+//! **Versions.** What transactions know of each other by the records of a keyspace (stamps, older versions,
+//! marks of gaps) is in memory only, and is forgotten when it is parked. Those that have read it keep it
+//! open. One that began before it was parked, and touches it first when it is open again, ends with
+//! `Conflict`: for it, what was forgotten may matter. For one that began later it says no more than its
+//! begin stamp.
 //!
 //! **Invariants**
 //! 1. A keyspace that is not open has no record in the log, or in memory, that its file does not
@@ -45,6 +58,7 @@ use crate::governor::Seen;
 use crate::jobs::NOTHING_OPEN;
 use crate::keyspace_state::{KeyspaceState, account_name, dropped};
 use crate::manifest::ManifestKeyspace;
+use crate::memory::Read;
 use crate::options::KeptOptions;
 use crate::place::{Kept, Open, Place};
 use crate::state::State;
@@ -55,6 +69,14 @@ const LOOKS: u32 = 4;
 /// Longest wait of an operation for a running checkpoint, before it opens one keyspace too many.
 const PATIENCE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(1);
+
+/// How often an opening looks for keyspaces that are not in use, if all are: a look of the background makes one used for a
+/// moment.
+const TRIES: u32 = 3;
+
+/// How long a keyspace is unused before it is parked for a write of another. With less, a program that writes two in turn
+/// reads one of them again with each write, where it should learn that memory is full.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Longest wait of an operation for a descriptor when the process has none left. Other operations
 /// use keyspaces for milliseconds. A batch that itself uses all descriptors gets an error.
@@ -243,7 +265,7 @@ impl State {
         held: Option<&MutexGuard<'_, ()>>,
     ) -> Result<Open<'a>> {
         self.life.check_open()?;
-        let mut tried = false;
+        let (mut tried, mut tries) = (false, 0..TRIES);
         let until = self.runtime.now() + DESCRIPTORS_WAIT;
         loop {
             self.make_way(held.is_some(), tried);
@@ -252,8 +274,21 @@ impl State {
                 return Ok(open);
             }
             place.check_alive()?;
+            let in_memory = kept.in_memory();
+            let being_read = match self.memory.begin_reading(&self.keyspaces, in_memory) {
+                Ok(being_read) => being_read,
+                Err(error) => {
+                    drop(kept);
+                    let is_made = self.make_memory_for(place, in_memory, held.is_some());
+                    // Somebody may have looked at what nobody uses.
+                    if !is_made && tries.next().is_none() || self.runtime.now() >= until {
+                        return Err(error);
+                    }
+                    continue;
+                }
+            };
             // A read may need it, and a full disk must not refuse a read.
-            match self.room.with_last_room(|| self.open_place(place, &mut kept)) {
+            match self.room.with_last_room(|| self.open_place(place, &mut kept, being_read)) {
                 Ok(open) => return Ok(open),
                 Err(error) if !error.is_out_of_descriptors() => return Err(error),
                 Err(_) if !tried => tried = true,
@@ -271,7 +306,12 @@ impl State {
     }
 
     /// Opens a parked keyspace and enters it.
-    fn open_place<'a>(&self, place: &'a Place, kept: &mut Kept) -> Result<Open<'a>> {
+    fn open_place<'a>(
+        &self,
+        place: &'a Place,
+        kept: &mut Kept,
+        being_read: Read<'_>,
+    ) -> Result<Open<'a>> {
         let _inside = probe::enter("keyspace open");
         // Checks that no other program has put another database's files there.
         self.keyspaces.manifest.lock().check_there(&*self.files.directory)?;
@@ -280,22 +320,27 @@ impl State {
         let opened =
             self.assemble(place, None, opened_at, self.memory.opening_share(&self.keyspaces));
         let keyspace = opened.map_err(lost)?;
-        self.memory
-            .check_fits(&self.keyspaces, [&*keyspace])
-            .inspect_err(|_| self.memory.budget.close(&keyspace.memory))?;
         kept.ready(place, &keyspace, (opened_at, self.keyspaces.recovered_to))
-            .inspect_err(|_| self.memory.budget.close(&keyspace.memory))
-            .map_err(|error| self.memory.lacking_for(&keyspace, error))?;
+            .inspect_err(|_| self.memory.budget.close(&keyspace.memory))?;
         kept.set_open();
-        self.add_open(place, keyspace)?;
+        self.add_open(place, keyspace, Some(being_read))?;
         // It cannot be parked meanwhile, because that takes `kept`.
         place.open.enter().ok_or_else(|| dropped(&place.name.get()))
     }
 
     /// Adds a keyspace to the open ones. The caller holds its [`Place::kept`], or no other thread
     /// knows the keyspace.
-    pub(crate) fn add_open(&self, place: &Place, keyspace: Arc<KeyspaceState>) -> Result<()> {
-        let is_first = self.keyspaces.list_open(keyspace.clone());
+    fn add_open(
+        &self,
+        place: &Place,
+        keyspace: Arc<KeyspaceState>,
+        being_read: Option<Read<'_>>,
+    ) -> Result<()> {
+        let list = || self.keyspaces.list_open(keyspace.clone());
+        let is_first = match being_read {
+            Some(being_read) => being_read.end(list),
+            None => list(),
+        };
         self.share_out();
         if let Err(error) = self.start_keyspace_job(&keyspace) {
             self.keyspaces.unlist_open(keyspace.id);
@@ -331,13 +376,13 @@ impl State {
         let mut kept = place.kept.lock();
         publish()?;
         kept.set_open();
-        self.add_open(place, keyspace)
+        self.add_open(place, keyspace, None)
     }
 
     /// Does the same for a keyspace that recovery has opened: there are no jobs yet.
     pub(crate) fn add_recovered(&self, place: &Place, keyspace: Arc<KeyspaceState>) -> Result<()> {
         place.kept.lock().set_open();
-        self.add_open(place, keyspace)
+        self.add_open(place, keyspace, None)
     }
 
     /// Parks keyspaces until one more may be open, as far as possible, and at least one if `one`.
@@ -371,18 +416,96 @@ impl State {
     /// Parks the least recently used keyspace that can be parked; the caller holds `checkpointing`.
     /// Returns whether there was one.
     fn park_longest_unused(&self) -> bool {
+        self.longest_unused().iter().any(|place| self.park(place).unwrap_or(false))
+    }
+
+    /// The places of open keyspaces, the least recently used first.
+    fn longest_unused(&self) -> Vec<Arc<Place>> {
         let now = self.runtime.now();
-        let mut open: Vec<_> = self.keyspaces.open();
-        let since = |keyspace: &Arc<KeyspaceState>| {
-            let place = self.keyspaces.by_id(keyspace.id);
-            place.map_or(now, |place| keyspace.unused_since(&place.open, now))
+        let open = self.keyspaces.open();
+        let with_place = |keyspace: &Arc<KeyspaceState>| {
+            let place = self.keyspaces.by_id(keyspace.id)?;
+            Some((keyspace.unused_since(&place.open, now), place))
         };
-        open.sort_by_cached_key(since);
-        let ids: Vec<KeyspaceId> = open.drain(..).map(|keyspace| keyspace.id).collect();
-        let parked = |id: &KeyspaceId| {
-            self.keyspaces.by_id(*id).is_some_and(|place| self.park(&place).unwrap_or(false))
+        let mut places: Vec<_> = open.iter().filter_map(with_place).collect();
+        places.sort_by_key(|(since, place)| (*since, place.id));
+        places.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// Lets a keyspace have the memory that one of its writes has lacked. Returns whether the write may be tried again; `None`
+    /// if another thread has asked for this meanwhile. No lock is held.
+    pub(crate) fn lend_lacked(&self, keyspace: &KeyspaceState) -> Option<bool> {
+        let lends =
+            |lacked, freed| self.memory.could_lend(&self.keyspaces, keyspace, (lacked, freed));
+        let make = |lacked| self.make_memory(false, false, |freed| lends(lacked, freed));
+        self.memory.lend_lacked((&self.keyspaces, &self.runtime), keyspace, make)
+    }
+
+    /// Parks keyspaces that have not been used for a while, if a budget of `total` bytes has room for the others only.
+    pub(crate) fn make_budget(&self, total: u64) {
+        let is_enough = |freed| self.memory.is_enough(&self.keyspaces, total, freed);
+        self.make_memory(false, false, is_enough);
+    }
+
+    /// Parks what is not in use, so that a parked keyspace can be read. Returns whether to look again: there is room, or
+    /// another thread has opened it, or does.
+    fn make_memory_for(&self, place: &Place, bytes: u64, is_held: bool) -> bool {
+        let is_others =
+            || place.kept.try_lock().is_none() || self.keyspaces.open_one(place.id).is_some();
+        let enough = |freed| is_others() || self.memory.would_fit(&self.keyspaces, bytes, freed);
+        self.make_memory(is_held, true, enough)
+    }
+
+    /// Parks keyspaces that keep their records in memory and are not in use, the least recently used first, until there is
+    /// enough memory; `enough` says whether there is if they keep a number of bytes less. Parks none in vain, and only what has
+    /// been quiet for a while where it is not for a read. Returns whether there is enough.
+    fn make_memory(&self, is_held: bool, is_for_read: bool, enough: impl Fn(u64) -> bool) -> bool {
+        let quiet = if is_for_read { Duration::ZERO } else { QUIET };
+        if enough(0) {
+            return true;
+        }
+        let _held = match is_held {
+            true => None,
+            false => match self.checkpoints.hold_within(&self.runtime, PATIENCE) {
+                None => return enough(0),
+                held => held,
+            },
         };
-        ids.iter().any(parked)
+        // Another thread may have made it meanwhile.
+        if enough(0) {
+            return true;
+        }
+        let entries = |place: &Place| place.open.entries();
+        let before: Vec<_> =
+            self.longest_unused().into_iter().map(|place| (entries(&place), place)).collect();
+        if !self.runtime.is_stepped() {
+            // Whoever uses one often uses it meanwhile.
+            self.runtime.sleep(NAP);
+        }
+        let now = self.runtime.now();
+        let unused = |(before, place): (u64, Arc<Place>)| {
+            let open = self.keyspaces.open_one(place.id)?;
+            let is_pinned = Arc::strong_count(&open) > HOLDERS + 1;
+            let is_quiet = now.saturating_sub(open.unused_since(&place.open, now)) >= quiet;
+            let is_unused = is_quiet && place.open.is_idle() && entries(&place) == before;
+            let is_unused = is_unused && !is_pinned;
+            (is_unused && open.kept_bytes() > 0).then_some((place, open.kept_bytes()))
+        };
+        let unused: Vec<_> = before.into_iter().filter_map(unused).collect();
+        if !enough(unused.iter().map(|(_, bytes)| bytes).sum()) {
+            return false;
+        }
+        for (place, _) in unused {
+            if enough(0) {
+                break;
+            }
+            // Failures are noted, and then it stays open.
+            let _ = match is_for_read {
+                true => self.room.with_last_room(|| self.park(&place)),
+                false => self.park(&place),
+            };
+        }
+        enough(0)
     }
 
     /// Runs the job: parks keyspaces that have not been used for a while.
@@ -478,7 +601,8 @@ impl State {
         let Some(taken) = taken.filter(|_| home.is_ok()) else {
             return self.unpark(place, keyspace, home);
         };
-        kept.keep(&taken);
+        // No writer is inside, so all that were have drawn their stamps.
+        kept.keep(&taken, self.versions.certifier.clock().now());
         self.memory.budget.close(&taken.memory);
         drop((taken, keyspace));
         self.share_out();

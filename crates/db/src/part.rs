@@ -7,7 +7,9 @@
 //!
 //! **Invariants**
 //! 1. The keyspaces that were touched stay open: cells are theirs.
-//! 2. Everything noted is the newest with a stamp of at most the begin stamp.
+//! 2. None of them was parked between the beginning of the transaction and its first touch: then its versions are gone, and
+//!    the transaction conflicts.
+//! 3. Everything noted is the newest with a stamp of at most the begin stamp.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -90,7 +92,7 @@ impl Part {
     /// Returns the index of a keyspace. The first time `open` opens it, and it stays open.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// Those of `open`; `Conflict` if it was parked since the transaction began.
     pub(crate) fn keep(
         &mut self,
         id: KeyspaceId,
@@ -99,7 +101,10 @@ impl Part {
         if let Some(known) = self.keyspaces.iter().position(|kept| kept.id == id) {
             return Ok(known);
         }
-        self.keyspaces.push(open()?);
+        let keyspace = open()?;
+        let transaction = self.transaction.as_ref().ok_or_else(is_over)?;
+        keyspace.check_remembers(transaction.sight().begin)?;
+        self.keyspaces.push(keyspace);
         Ok(self.keyspaces.len() - 1)
     }
 

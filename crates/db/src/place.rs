@@ -14,6 +14,7 @@ use std::time::Duration;
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, Result};
 use spinney_engine::EngineStats;
+use spinney_ssn::Stamp;
 use spinney_sync::{Entry, Parkable};
 
 use crate::guards::Guards;
@@ -58,12 +59,21 @@ pub(crate) struct Kept {
     next_generation: Option<Generation>,
     /// When the scrub of its current content began.
     scrubbed: Option<Duration>,
+    /// Bytes of memory that its records take once it is open, of an engine that keeps all of them there.
+    in_memory: u64,
+    /// All stamps of its records at the moment when it was parked are at or below this one.
+    forgotten: Stamp,
 }
 
 impl Kept {
     /// Returns the statistics when it was parked, or what its file says.
     pub(crate) fn stats(&self) -> EngineStats {
         self.stats.clone()
+    }
+
+    /// Bytes of memory that it always takes while it is open.
+    pub(crate) fn in_memory(&self) -> u64 {
+        self.in_memory
     }
 
     /// Notes options of the engine's own that were chosen.
@@ -90,8 +100,9 @@ impl Kept {
     }
 
     /// Notes what is known of a keyspace that recovery does not open.
-    pub(crate) fn leave_unopened(&mut self, stats: EngineStats) {
-        self.stats = stats;
+    pub(crate) fn leave_unopened(&mut self, keyspace: &KeyspaceState) {
+        self.stats = keyspace.engine.stats();
+        self.in_memory = keyspace.kept_bytes();
     }
 
     /// Readies an engine that was opened again: checks that the log, whose end is `end`, goes as
@@ -108,13 +119,16 @@ impl Kept {
         if let Some(next) = self.next_generation {
             engine.resume_generations(next);
         }
+        keyspace.forget(self.forgotten);
         keyspace.end_replays()?;
         self.own.iter().try_for_each(|(name, value)| engine.set_option(name, value))
     }
 
-    /// Keeps what is needed of a keyspace that is parked now.
-    pub(crate) fn keep(&mut self, keyspace: &KeyspaceState) {
+    /// Keeps what is needed of a keyspace that is parked now. Stamps up to `now` are forgotten.
+    pub(crate) fn keep(&mut self, keyspace: &KeyspaceState, now: Stamp) {
+        self.forgotten = now;
         self.stats = keyspace.engine.stats();
+        self.in_memory = keyspace.kept_bytes();
         self.next_generation = Some(keyspace.engine.next_generation());
         if keyspace.is_unscrubbed() {
             self.scrubbed = None;

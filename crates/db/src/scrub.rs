@@ -101,7 +101,7 @@ impl Scrub {
 
     /// Ends a piece of a keyspace.
     pub(crate) fn end_piece(&mut self, id: KeyspaceId, seen: Scrubbed) {
-        self.has_read = true;
+        self.has_read |= seen.pages > 0;
         self.pages += seen.pages;
         self.note(seen.damaged);
         self.at = Some(match seen.next {

@@ -46,6 +46,12 @@ impl State {
         seen
     }
 
+    /// Returns whether a keyspace is open, or can be opened beside those that are.
+    fn has_memory_for(&self, place: &Place) -> bool {
+        let fits = |bytes| self.memory.check_fits(&self.keyspaces, bytes).is_ok();
+        self.keyspaces.open_one(place.id).is_some() || fits(place.kept.lock().in_memory())
+    }
+
     /// Reads one piece, and says when to read the next at this many bytes per second.
     pub(crate) fn scrub_piece(&self, rate: u64) -> Result<Next> {
         let rest = |pages: u64| {
@@ -77,11 +83,17 @@ impl State {
             self.scrub.lock().opened = self.keyspaces.open_one(place.id).is_none();
         }
         let opened = self.scrub.lock().opened;
-        // A thread that asks for the statistics does not wait for the disk.
-        place.count_scrub();
-        let seen = match self.enter(&place) {
-            Ok(keyspace) => keyspace.engine.scrub(&from),
-            Err(error) => self.cannot_be_opened(place.id, &error),
+        let seen = if self.has_memory_for(&place) {
+            // A thread that asks for the statistics does not wait for the disk.
+            place.count_scrub();
+            match self.enter(&place) {
+                Ok(keyspace) => keyspace.engine.scrub(&from),
+                Err(error) => self.cannot_be_opened(place.id, &error),
+            }
+        } else {
+            // A later pass reads it. Others are not parked for it.
+            place.scrub_again();
+            Scrubbed::default()
         };
         let is_over = seen.next.is_none();
         if is_over && opened {

@@ -308,11 +308,10 @@ impl State {
 
     /// Lets a keyspace have the memory that one of these writes has lacked; says whether the write may be tried again. Where
     /// others can give none, older images make room.
-    fn lend_lacked(&self, writes: &[KeyspaceWrite<'_>]) -> bool {
-        let who = (&self.keyspaces, &self.runtime);
+    fn lend_all_lacked(&self, writes: &[KeyspaceWrite<'_>]) -> bool {
         // Of a keyspace only its first write says so.
         let lend = |write: &KeyspaceWrite<'_>| {
-            let is_lent = self.memory.lend_lacked(who, write.keyspace)?;
+            let is_lent = self.lend_lacked(write.keyspace)?;
             Some(is_lent || self.versions.relieve(write.keyspace))
         };
         // What another thread has lacked this one may have been lent as well.
@@ -376,7 +375,7 @@ impl State {
                 match self.write_encoded(writes, &mut record, (owner, &mut part), &mut still) {
                     Err(error)
                         if error.lacks_memory()
-                            && self.lend_lacked(writes)
+                            && self.lend_all_lacked(writes)
                             && loans.next().is_some() => {}
                     result => break result,
                 }
@@ -499,6 +498,12 @@ impl State {
             None => self.versions.begin_plain(),
         };
         let is_plain = part.is_none();
+        if !is_plain {
+            let begin = transaction.sight().begin;
+            let versioned = writes.iter().filter(|write| write.keyspace.has_versions);
+            let mut versioned = versioned;
+            versioned.try_for_each(|write| write.keyspace.check_remembers(begin))?;
+        }
         let mut cells = Vec::with_capacity(writes.len());
         cells.extend(writes.iter().filter_map(|write| {
             let versioned = write.keyspace.engine.versioned()?;

@@ -2,7 +2,9 @@
 //! what does not fit is refused with the number of bytes that it would need.
 #![cfg(not(feature = "shuttle"))]
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, Result, Runtime};
@@ -309,4 +311,290 @@ fn an_open_reader_is_not_ended_while_others_can_give_memory() {
     }
     reader.insert(&growing, "other", "").unwrap();
     reader.commit().unwrap();
+}
+
+/// Records of which two keyspaces do not fit into the budget together.
+const HALF: u64 = 60_000;
+
+impl World {
+    /// Lets background work run for so many seconds, in which these are used. After 20, others are parked.
+    fn pass(&self, used: &[&Keyspace], seconds: u64) {
+        let end = self.runtime.now() + Duration::from_secs(seconds);
+        while self.runtime.now() < end {
+            used.iter().for_each(|keyspace| _ = keyspace.get("used").unwrap());
+            assert!(self.runtime.step());
+        }
+    }
+
+    /// Fills a keyspace with records that take more than half of the budget.
+    fn half(&self, keyspace: &Keyspace, value: u8) {
+        self.put(keyspace, 0..HALF, value);
+    }
+
+    fn put(&self, keyspace: &Keyspace, numbers: Range<u64>, value: u8) {
+        for number in numbers {
+            keyspace.insert(key(number), [value; 100]).unwrap();
+            if number.is_multiple_of(256) {
+                self.runtime.step();
+            }
+        }
+    }
+}
+
+fn check_half(keyspace: &Keyspace, value: u8) {
+    for number in (0..HALF).step_by(100) {
+        assert_eq!(keyspace.get(key(number)).unwrap().unwrap()[..], [value; 100]);
+    }
+    assert_eq!(keyspace.get(key(HALF)).unwrap(), None);
+}
+
+fn is_parked(db: &Db, name: &str) -> bool {
+    db.stats().keyspaces.iter().find(|keyspace| keyspace.name == name).unwrap().is_parked
+}
+
+/// A parked keyspace that is used is read into memory where others hold what they do not use: those are parked. Nothing is
+/// read beyond the budget, and nothing is parked in vain, where they are in use; what is said then is enough.
+#[test]
+fn what_is_not_used_makes_way_for_what_is() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(MEMORY).unwrap();
+        let (first, second) = (world.make(&db, "first"), world.make(&db, "second"));
+        let small = world.make(&db, "small");
+        world.half(&first, 1);
+        world.pass(&[], 20);
+        assert!(is_parked(&db, "first"), "{engine}");
+        world.half(&second, 2);
+        for _ in 0..3 {
+            small.insert("used", "").unwrap();
+            check_half(&first, 1);
+            assert!(is_parked(&db, "second"), "{engine}");
+            check_half(&second, 2);
+            assert!(is_parked(&db, "first") && !is_parked(&db, "small"), "{engine}");
+            let used = db.stats().memory_used;
+            assert!(used <= MEMORY, "{engine}: {used} bytes");
+        }
+        // A snapshot uses its keyspace.
+        let snapshot = second.snapshot().unwrap();
+        let (needed, there) = numbers(&first.get(key(0)).unwrap_err());
+        assert!(needed > 2 * HALF * 108 && there == MEMORY, "{needed}, {there}");
+        for refused in [
+            first.insert("other", "").unwrap_err(),
+            first.keys(..).next().unwrap().unwrap_err(),
+            db.verify().unwrap_err(),
+        ] {
+            assert_eq!(numbers(&refused).1, MEMORY, "{refused}");
+        }
+        assert!(!is_parked(&db, "small") && !is_parked(&db, "second"), "{engine}");
+        // A keyspace on its own is enough for the other engine.
+        db.set_memory(needed).unwrap();
+        check_half(&first, 1);
+        assert!(!is_parked(&db, "second"), "{engine}");
+        let error = db.set_memory(MEMORY).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full);
+        world.pass(&[&first], 20);
+        assert_eq!(snapshot.get(key(0)).unwrap().unwrap()[..], [2; 100]);
+        drop(snapshot);
+        second.get(key(0)).unwrap();
+        world.pass(&[&first], 3);
+        assert!(!is_parked(&db, "second"), "{engine}");
+        db.set_memory(MEMORY).unwrap();
+        assert!(is_parked(&db, "second"), "{engine}");
+        check_half(&second, 2);
+        db.verify().unwrap();
+    }
+}
+
+/// Writes take the memory of what has not been used for a second; what is used in turn learns that memory is full.
+#[test]
+fn writes_take_the_memory_of_what_is_not_used() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(MEMORY).unwrap();
+        let (first, second) = (world.make(&db, "first"), world.make(&db, "second"));
+        let mut number = 0;
+        let error = loop {
+            let main = [&first, &second][number as usize % 2];
+            if let Err(error) = main.insert(key(number), [1; 100]) {
+                break error;
+            }
+            number += 1;
+            if number.is_multiple_of(256) {
+                world.runtime.step();
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        let full = |keyspace: &Keyspace| {
+            let error = keyspace.insert("other", [1; 10_000]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Full);
+        };
+        full(&first);
+        full(&second);
+        assert!(!is_parked(&db, "first") && !is_parked(&db, "second"), "{engine}");
+        world.pass(&[&second], 3);
+        assert!(!is_parked(&db, "first"), "{engine}");
+        let (count, _) = world.fill(&second, number);
+        assert!(is_parked(&db, "first"), "{engine}");
+        assert!(count > number + number / 3, "{engine}: {number}, then {count}");
+        let used: u64 = db.stats().accounts.iter().map(|account| account.used).sum();
+        assert!(used <= MEMORY, "{engine}: {used} bytes");
+        for number in (0..number).filter(|number| number.is_multiple_of(50)) {
+            assert_eq!(first.get(key(number)).unwrap().unwrap()[..], [1; 100]);
+        }
+        assert!(is_parked(&db, "second"), "{engine}");
+    }
+}
+
+/// The scrub parks nothing to read a keyspace, and reads it when there is memory.
+#[test]
+fn the_scrub_waits_for_memory() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(MEMORY).unwrap();
+        let (first, second) = (world.make(&db, "first"), world.make(&db, "second"));
+        world.half(&first, 1);
+        world.pass(&[], 20);
+        world.half(&second, 2);
+        second.insert("used", "").unwrap();
+        db.close().unwrap();
+        let options = Options::default()
+            .memory(MEMORY)
+            .scrub_bytes_per_second(1 << 30)
+            .disk(Arc::new(world.disk.clone()))
+            .runtime(world.runtime.clone());
+        let db = Db::open("/db", options).unwrap();
+        let second = world.make(&db, "second");
+        second.get("used").unwrap();
+        let end = world.runtime.now() + Duration::from_secs(600);
+        while world.runtime.now() < end {
+            second.get("used").unwrap();
+            assert!(is_parked(&db, "first"), "{engine}");
+            assert!(world.runtime.step());
+        }
+        let scrubbed = db.stats().scrub.pages;
+        let until = world.runtime.now() + Duration::from_secs(3_600);
+        while db.stats().scrub.pages < scrubbed + 300 {
+            assert!(world.runtime.step() && world.runtime.now() < until, "{engine}: not read");
+        }
+    }
+}
+
+/// Keyspaces that were not open at the same time, and that the log names all the same, open again after a kill: what their
+/// images say does not fit together, or does so until the log is replayed.
+#[test]
+fn what_was_not_open_together_opens_after_a_kill() {
+    for engine in engines() {
+        let world = World::new(engine);
+        let db = world.open(MEMORY).unwrap();
+        let (first, second) = (world.make(&db, "first"), world.make(&db, "second"));
+        world.put(&first, 0..HALF, 1);
+        world.pass(&[], 20);
+        assert!(is_parked(&db, "first"), "{engine}");
+        world.put(&second, 0..HALF / 2, 2);
+        let mut count = HALF / 2;
+        while count < HALF {
+            db.checkpoint().unwrap();
+            world.pass(&[], 4);
+            first.insert("later", count.to_be_bytes()).unwrap();
+            // It has to make way, once it was not used for a second.
+            world.pass(&[&second], 4);
+            world.put(&second, count..count + 2_500, 2);
+            count += 2_500;
+            db.flush().unwrap();
+            let world = World {
+                disk: world.disk.crash(CrashMode::KeepAll),
+                runtime: Runtime::stepped(1),
+                engine,
+            };
+            // Twice, for the first recovery parks some.
+            for _ in 0..2 {
+                let db = world.open(MEMORY).unwrap();
+                let (first, second) = (world.make(&db, "first"), world.make(&db, "second"));
+                assert_eq!(first.keys(..).count() as u64, HALF + 1, "{engine}, {count}");
+                assert_eq!(second.keys(..).count() as u64, count, "{engine}");
+                let later = (count - 2_500).to_be_bytes();
+                assert_eq!(first.get("later").unwrap().unwrap()[..], later, "{engine}");
+            }
+        }
+    }
+}
+
+/// Threads that use more than fits at once get what is there, or are refused; never are more records in memory than fit.
+#[test]
+fn threads_share_what_fits() {
+    for engine in engines() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
+        let db = Db::open(directory.path(), options.clone().memory(8 * MEMORY)).unwrap();
+        for name in 0..6_u64 {
+            let keyspace = db.keyspace(&name.to_string(), engine).unwrap();
+            let records = (0..25_000_u64).map(|number| (number.to_be_bytes(), [5; 100]));
+            keyspace.bulk_load(records).unwrap();
+        }
+        db.close().unwrap();
+        let db = Db::open(directory.path(), options).unwrap();
+        let start = Barrier::new(6);
+        let answered = std::thread::scope(|scope| {
+            let read = |name: u64| {
+                let (db, start) = (&db, &start);
+                scope.spawn(move || {
+                    let keyspace = db.existing_keyspace(&name.to_string()).unwrap();
+                    let (mut random, mut answered) = (SplitMix(name), 0);
+                    start.wait();
+                    for _ in 0..200 {
+                        let number = random.next_u64() % 25_000;
+                        match keyspace.get(number.to_be_bytes()) {
+                            Ok(value) => {
+                                assert_eq!(value.unwrap()[..], [5; 100]);
+                                answered += 1;
+                            }
+                            Err(error) => assert!(error.lacks_memory(), "{error}"),
+                        }
+                        let used = db.stats().memory_used;
+                        assert!(used <= MEMORY + (4 << 20), "{used} bytes");
+                        std::thread::sleep(Duration::from_micros(500));
+                    }
+                    answered
+                })
+            };
+            let threads: Vec<_> = (0..6).map(read).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<u64>>()
+        });
+        assert!(answered.iter().sum::<u64>() > 0, "{engine}: {answered:?}");
+        for name in 0..6_u64 {
+            let keyspace = db.existing_keyspace(&name.to_string()).unwrap();
+            assert_eq!(keyspace.keys(..).count(), 25_000, "{engine}, {name}");
+        }
+    }
+}
+
+/// Threads that use the same keyspace first at the same time both find it open, however little room there was.
+#[test]
+fn threads_that_open_the_same_keyspace_are_not_refused() {
+    for engine in engines() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
+        let db = Db::open(directory.path(), options.clone().memory(4 * MEMORY)).unwrap();
+        for name in ["first", "second"] {
+            let records = (0..80_000_u64).map(|number| (number.to_be_bytes(), [5; 100]));
+            db.keyspace(name, engine).unwrap().bulk_load(records).unwrap();
+        }
+        db.close().unwrap();
+        let db = Db::open(directory.path(), options).unwrap();
+        for round in 0..20 {
+            let keyspace = db.existing_keyspace(["first", "second"][round % 2]).unwrap();
+            let start = Barrier::new(3);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        start.wait();
+                        assert_eq!(
+                            keyspace.get(7_u64.to_be_bytes()).unwrap().unwrap()[..],
+                            [5; 100]
+                        );
+                    });
+                }
+            });
+        }
+    }
 }

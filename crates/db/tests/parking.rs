@@ -12,7 +12,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use spinney_base::Runtime;
 use spinney_db::{
-    BackupOptions, Batch, Db, Durability, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options,
+    BackupOptions, Batch, Db, Durability, EngineKind, ErrorKind, Isolation, Keyspace,
+    KeyspaceOptions, Options, Transaction, TransactionOptions,
 };
 use spinney_io::Disk;
 use spinney_io::sim::{CrashMode, SimDisk};
@@ -537,4 +538,56 @@ fn b2_threads_wait_for_descriptors() {
     disk.limit_descriptors(None);
     assert_eq!(all[0].get(b"k").unwrap().unwrap(), b"v");
     db.close().unwrap();
+}
+
+/// What transactions know of each other by the records of a keyspace is forgotten when it is parked. One that began before
+/// conflicts when it touches such a keyspace, whatever it does; it would see a later moment there.
+#[test]
+fn d4_a_transaction_sees_no_later_moment_in_what_was_parked() {
+    type Touch = fn(&mut Transaction, &Keyspace) -> spinney_db::Result<()>;
+    let touches: [(&str, Touch); 6] = [
+        ("get", |it, keyspace| it.get(keyspace, b"k").map(drop)),
+        ("multi_get", |it, keyspace| it.multi_get(keyspace, [b"k"]).map(drop)),
+        ("range", |it, keyspace| it.range(keyspace, ..).try_for_each(|record| record.map(drop))),
+        ("get_part", |it, keyspace| it.get_part(keyspace, b"k", 0..1, &mut Vec::new()).map(drop)),
+        ("insert", |it, keyspace| it.insert(keyspace, b"k", b"3")),
+        ("remove", |it, keyspace| it.remove(keyspace, b"other")),
+    ];
+    let versioned = ENGINES.into_iter().filter(|engine| engine.row().capabilities.versions);
+    for (engine, (name, touch)) in versioned.flat_map(|engine| touches.map(|one| (engine, one))) {
+        for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+            let (db, runtime) = open(&SimDisk::new(1));
+            let make = |name: &str| db.keyspace(name, kind(engine)).unwrap();
+            let (read, touched) = (make("read"), make("touched"));
+            read.insert(b"k", b"1").unwrap();
+            touched.insert(b"k", b"1").unwrap();
+            let begin = || {
+                let options = TransactionOptions::default().isolation(isolation);
+                let transaction = db.begin_with(options).unwrap();
+                assert_eq!(transaction.get(&read, b"k").unwrap().unwrap()[..], b"1"[..]);
+                transaction
+            };
+            let (mut before, unharmed) = (begin(), begin());
+            assert_eq!(unharmed.get(&touched, b"k").unwrap().unwrap()[..], b"1"[..]);
+            pass(&runtime, IDLE);
+            // It keeps open what it has read.
+            assert_eq!(parked(&db), [false, false], "{engine}, {name}");
+            unharmed.commit().unwrap();
+            let mut batch = Batch::new();
+            batch.insert(&read, *b"k", *b"2");
+            batch.insert(&touched, *b"k", *b"2");
+            db.write(batch).unwrap();
+            pass(&runtime, IDLE);
+            assert_eq!(parked(&db), [false, true], "{engine}, {name}");
+            let ended = touch(&mut before, &touched).and_then(|()| before.commit());
+            let error = ended.expect_err(name);
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{engine}, {name}: {error}");
+            // One that begins later does not.
+            let mut after =
+                db.begin_with(TransactionOptions::default().isolation(isolation)).unwrap();
+            assert_eq!(after.get(&read, b"k").unwrap().unwrap()[..], b"2"[..]);
+            touch(&mut after, &touched).unwrap();
+            after.commit().unwrap();
+        }
+    }
 }

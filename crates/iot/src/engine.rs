@@ -83,6 +83,8 @@ pub(crate) struct Progress {
     checkpoints: AtomicU64,
     /// Pages of the images that the newest slot names.
     named_pages: AtomicU64,
+    /// Images that the opening has not read yet.
+    unread: AtomicU64,
 }
 
 impl Progress {
@@ -93,6 +95,7 @@ impl Progress {
             is_replaying: AtomicBool::new(true),
             checkpoints: AtomicU64::new(0),
             named_pages: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
         }
     }
 
@@ -173,9 +176,19 @@ impl Iot {
             stalls: Stalls::default(),
             context,
         };
+        iot.set_unread(payload.as_ref().map_or(0, |payload| payload.places.len() as u64));
         iot.set_named(payload);
         iot.follow_memory();
         iot
+    }
+
+    /// Notes the number of images that are still to be read.
+    pub(crate) fn set_unread(&self, images: u64) {
+        self.progress.unread.store(images, SeqCst);
+    }
+
+    pub(crate) fn unread(&self) -> u64 {
+        self.progress.unread.load(SeqCst)
     }
 
     /// Notes what the newest slot names.

@@ -44,7 +44,6 @@ impl Iot {
         let named = self.named.lock().clone();
         let mut owned: Vec<_> = self.values.owned().collect();
         let Some(payload) = &*named else { return self.store().adopt(&owned).map(drop) };
-        self.check_memory(payload.places.len() as u64)?;
         owned.extend(payload.places.iter().map(|place| place.owned()));
         let pieces: Vec<&[Place]> = payload.places.chunks(READ_AT_ONCE).collect();
         let mut leaves = Leaves::new(self);
@@ -58,6 +57,7 @@ impl Iot {
         }
         self.store().adopt(&owned)?;
         self.tree.replace(index);
+        self.set_unread(0);
         if !self.context.logged {
             self.values.reconcile(&of_leaves);
         }

@@ -78,20 +78,6 @@ impl Iot {
         Err(Error::lacking_memory(format!("{}: {text}", path.display())))
     }
 
-    /// Checks that this number of leaves fits into the whole budget, before they are read.
-    ///
-    /// # Errors
-    /// `Full`. The account says how much lacks.
-    pub(crate) fn check_memory(&self, leaves: u64) -> Result<()> {
-        let (needed, most) = (leaves * BLOCK_BYTES as u64, self.context.memory.most());
-        if needed <= most {
-            return Ok(());
-        }
-        self.context.memory.set_lacked(needed);
-        let text = format!("{needed} bytes of memory are needed, and the budget is {most}");
-        Err(Error::lacking_memory(format!("{}: {text}", self.context.path().display())))
-    }
-
     /// Returns the bytes of memory with which the reserved ones are there.
     fn needed(&self, reserved: u64) -> u64 {
         let bytes = self.used() + reserved + BLOCK_BYTES as u64;
@@ -127,8 +113,8 @@ impl Iot {
         account.set_full(used >= target / 8 * 7);
     }
 
-    /// Bytes of memory that others cannot have.
+    /// Bytes of memory that others cannot have. What an opening has still to read counts.
     pub(crate) fn floor(&self) -> u64 {
-        self.tree.bytes() + self.values.bytes()
+        self.tree.bytes() + self.values.bytes() + self.unread() * BLOCK_BYTES as u64
     }
 }

@@ -1,6 +1,8 @@
 //! Transactions of many threads are strictly serializable, beside plain reads, writes and batches, over each engine and
 //! over keyspaces of all, and so are snapshots: the graph of what they read and wrote has no circle.
 
+use std::time::Duration;
+
 use spinney::{Db, Durability, EngineKind, Keyspace, Options, limits};
 use spinney_proving::serial::{graph, run};
 use spinney_proving::tier;
@@ -24,7 +26,13 @@ fn serializable(engines: &[EngineKind]) {
         let threads = [2, 4, 16][seed as usize % 3];
         let keys = [4, 16, 64][seed as usize / 3 % 3];
         let value_bytes = [200, 2000][seed as usize % 2];
-        let work = run::Work { keys, threads, operations: operations / threads, value_bytes };
+        let work = run::Work {
+            keys,
+            threads,
+            operations: operations / threads,
+            value_bytes,
+            pause: Duration::ZERO,
+        };
         let outcome = run::run(&db, &keyspaces, &work, seed);
         graph::check(&outcome.records).unwrap_or_else(|story| panic!("{story}"));
         let stats = db.stats().transactions;
@@ -86,6 +94,55 @@ fn iot_and_turtle() {
 #[test]
 fn iot_twice() {
     serializable(&[EngineKind::Iot, EngineKind::Iot]);
+}
+
+/// Eight keyspaces that are parked and opened again all the time. Those of `iot` forget the versions that transactions know
+/// each other by.
+fn serializable_parked(engines: &[EngineKind]) {
+    let (count, operations) = if tier::is_full() { (34, 20_000) } else { (3, 3000) };
+    let (mut parked, mut conflicts) = (0, 0);
+    for seed in tier::seeds(count) {
+        let announce = tier::Announce(seed);
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::default().memory(64 << 20).durability(Durability::Buffered);
+        let options = options.park_after(Duration::from_micros(300));
+        let db = Db::open(directory.path(), options).unwrap();
+        let keyspaces: Vec<Keyspace> = (0..8)
+            .map(|number| {
+                db.keyspace(&number.to_string(), engines[number % engines.len()]).unwrap()
+            })
+            .collect();
+        let threads = [2, 2, 3][seed as usize % 3];
+        let keys = [8, 8, 16][seed as usize / 3 % 3];
+        let pause = Duration::from_millis(10);
+        let work =
+            run::Work { keys, threads, operations: operations / threads, value_bytes: 200, pause };
+        let outcome = run::run(&db, &keyspaces, &work, seed);
+        graph::check(&outcome.records).unwrap_or_else(|story| panic!("{story}"));
+        parked += outcome.parked;
+        conflicts += outcome.conflicts;
+        let stats = db.stats().transactions;
+        println!(
+            "seed {seed}: {} parked, {} conflicts, {stats:?}",
+            outcome.parked, outcome.conflicts
+        );
+        assert!(stats.guards == 0 && stats.committed > stats.begun / 4, "{stats:?}");
+        drop(announce);
+    }
+    assert!(
+        parked > 100 && conflicts > 0 || tier::is_replay(),
+        "{parked} parked, {conflicts} conflicts"
+    );
+}
+
+#[test]
+fn iot_parked() {
+    serializable_parked(&[EngineKind::Iot]);
+}
+
+#[test]
+fn all_parked() {
+    serializable_parked(&EngineKind::ALL);
 }
 
 #[test]

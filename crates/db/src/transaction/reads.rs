@@ -459,8 +459,8 @@ impl Reads {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<bool> {
+        let index = self.keep(state, place)?;
         let part = self.part(state)?;
-        let index = part.keep(place.id, || Ok(state.enter(place)?.pin()))?;
         let whole = |keyspace: &KeyspaceState, pointer: &[u8], out: &mut Vec<u8>| {
             state.read_whole(keyspace, pointer, out)
         };
@@ -478,8 +478,8 @@ impl Reads {
         request: &ScanRequest<'_>,
         chunk: &mut Chunk,
     ) -> Result<()> {
+        let index = self.keep(state, place)?;
         let part = self.part(state)?;
-        let index = part.keep(place.id, || Ok(state.enter(place)?.pin()))?;
         chunk.clear();
         let read = part.scan(index, request, chunk);
         self.or_conflict(state, read)?;
@@ -487,6 +487,13 @@ impl Reads {
         let part = self.part.as_mut().expect("it has begun");
         part.note_span(index, covered(chunk, request));
         self.check_places(state)
+    }
+
+    /// Returns the index of a keyspace with versions in the part, which keeps it open.
+    fn keep(&mut self, state: &State, place: &Arc<Place>) -> Result<usize> {
+        let part = self.part(state)?;
+        let kept = part.keep(place.id, || Ok(state.enter(place)?.pin()));
+        self.or_conflict(state, kept)
     }
 
     /// Notes a conflict that a read of versions met.

@@ -5,6 +5,7 @@
 //! are what snapshots are read from.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use spinney::{
     Batch, Db, DbSnapshot, Durability, ErrorKind, Keyspace, Result, Snapshot, Transaction,
@@ -25,6 +26,9 @@ pub struct Work {
     pub operations: usize,
     /// Most bytes of a value. Where few records fill a leaf, leaves are split and joined all the time.
     pub value_bytes: usize,
+    /// Longest time that a thread waits, between operations and inside of transactions, so that keyspaces are parked
+    /// meanwhile. If it is not zero, there are no snapshots and no other records, which would keep them open.
+    pub pause: Duration,
 }
 
 /// What came of it.
@@ -36,6 +40,8 @@ pub struct Outcome {
     pub conflicts: u64,
     /// Snapshots that were taken, and lived until they were let go.
     pub snapshots: u64,
+    /// Keyspaces that were found parked, counted after each wait between operations.
+    pub parked: u64,
     /// Snapshots that ended before: a thread that had to wait for a processor kept them for long.
     pub ended: u64,
 }
@@ -54,6 +60,7 @@ struct Ground<'a> {
     keyspaces: &'a [Keyspace],
     keys: usize,
     value_bytes: usize,
+    pause: Duration,
     clock: AtomicU64,
     ids: AtomicU64,
 }
@@ -121,6 +128,7 @@ impl Ground<'_> {
             }
             if random.one_in(4) {
                 std::thread::yield_now();
+                self.pause(random);
             }
             if !is_long && random.one_in(2) && !own.contains(&key) {
                 own.push(key);
@@ -224,6 +232,23 @@ impl Ground<'_> {
         assert!(transaction.patch(keyspace, name, 0, id)?);
         record.writes.push((key, true));
         Ok(true)
+    }
+
+    /// Waits, where that is wanted.
+    fn pause(&self, random: &mut Random) {
+        if !self.pause.is_zero() {
+            let micros =
+                random.below(usize::try_from(self.pause.as_micros()).expect("it is short"));
+            std::thread::sleep(Duration::from_micros(micros as u64));
+        }
+    }
+
+    /// Waits, and counts the keyspaces that are parked then.
+    fn rest(&self, random: &mut Random, outcome: &mut Outcome) {
+        self.pause(random);
+        let stats = self.db.stats();
+        let parked = stats.keyspaces.iter().filter(|keyspace| keyspace.is_parked);
+        outcome.parked += parked.count() as u64;
     }
 
     fn transaction(&self, random: &mut Random, outcome: &mut Outcome) {
@@ -362,8 +387,8 @@ impl Ground<'_> {
 #[must_use]
 pub fn run(db: &Db, keyspaces: &[Keyspace], work: &Work, seed: u64) -> Outcome {
     let (clock, ids) = (AtomicU64::new(1), AtomicU64::new(1));
-    let (keys, value_bytes) = (work.keys, work.value_bytes);
-    let ground = Ground { db, keyspaces, keys, value_bytes, clock, ids };
+    let (keys, value_bytes, pause) = (work.keys, work.value_bytes, work.pause);
+    let ground = Ground { db, keyspaces, keys, value_bytes, pause, clock, ids };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..work.threads)
             .map(|thread| {
@@ -376,6 +401,7 @@ pub fn run(db: &Db, keyspaces: &[Keyspace], work: &Work, seed: u64) -> Outcome {
                         match random.below(16) {
                             0..2 => ground.batch(&mut random, &mut outcome),
                             2..4 => ground.read(&mut random, &mut outcome),
+                            4..7 if !pause.is_zero() => ground.rest(&mut random, &mut outcome),
                             4..6 => ground.snapshot(&mut kept, &mut random, &mut outcome),
                             6 => ground.noise(&mut random),
                             _ => ground.transaction(&mut random, &mut outcome),
@@ -391,6 +417,7 @@ pub fn run(db: &Db, keyspaces: &[Keyspace], work: &Work, seed: u64) -> Outcome {
             let one = thread.join().expect("it did not panic");
             all.records.extend(one.records);
             all.conflicts += one.conflicts;
+            all.parked += one.parked;
             all.snapshots += one.snapshots;
             all.ended += one.ended;
             all
