@@ -142,8 +142,8 @@ fn a_reader_leaves_beside_an_overwriter() {
 /// A bit against pstamp: of a version that was published a moment before.
 #[test]
 fn a_reader_of_a_new_version_leaves_beside_an_overwriter() {
-    check(40_000, || leave_beside_an_overwriter(false, 0));
-    check(40_000, || leave_beside_an_overwriter(false, 4));
+    check(160_000, || leave_beside_an_overwriter(false, 0));
+    check(160_000, || leave_beside_an_overwriter(false, 4));
 }
 
 fn publish<S: Stamps>(mut transaction: Transaction<S>) {
@@ -191,7 +191,7 @@ fn t13_a_snapshot_beside_commits() {
 /// A context gets another transaction while somebody still looks at it for the one before.
 #[test]
 fn contexts_are_reused_beside_late_readers() {
-    check(20_000, || {
+    check(100_000, || {
         let ssn = Certifier::sized(4, 63);
         let [x, y] = &[1, 1].map(|stamp| Slot::new(Version::present(stamp)));
         let (one, other) = thread::scope(|scope| {

@@ -135,6 +135,46 @@ fn power_losses_beside_writers_lose_nothing() {
     assert!(crashes > 48, "{crashes} crashes in the middle");
 }
 
+/// A checkpoint that replaces all images writes over none that the slot before names: wherever the power is lost, all is there
+/// as of one of the two.
+#[test]
+fn what_a_slot_names_is_not_written_over() {
+    for mode in [CrashMode::KeepAll, CrashMode::LoseAll, CrashMode::Torn4K] {
+        let world = World::on(SimDisk::new(1), MUCH, false);
+        let fill = |version: u8| -> Model {
+            let records = (0..20_000).map(|number| (key(number), vec![version; 200]));
+            let model: Model = records.collect();
+            model.iter().for_each(|(key, value)| world.put(key, value));
+            model
+        };
+        let before = fill(1);
+        world.checkpoint();
+        let after = fill(2);
+        let is_inside = |states: &[&str]| states.contains(&"test");
+        world.disk.capture_when(Arc::new(move |_, states| is_inside(states).then_some(mode)));
+        {
+            let _inside = spinney_base::probe::enter("test");
+            world.checkpoint();
+        }
+        let captures = world.disk.take_captures();
+        let (mut of_before, mut of_after) = (0, 0);
+        for capture in captures {
+            let world = World::open(capture.image, MUCH, false).unwrap();
+            world.engine.end_structure_replay().unwrap();
+            world.engine.end_replay().unwrap();
+            let all = world.all();
+            of_before += usize::from(all == before);
+            of_after += usize::from(all == after);
+            assert!(all == before || all == after, "{mode:?}: {} records", all.len());
+        }
+        // The last moment may be that before the slot is durable.
+        assert!(
+            of_before > 4 && (of_after > 0 || mode == CrashMode::LoseAll),
+            "{of_before}, {of_after}"
+        );
+    }
+}
+
 /// What comes while a checkpoint is under way may be in it or not, and each page has one owner.
 #[test]
 fn changes_beside_a_checkpoint_without_a_log() {
