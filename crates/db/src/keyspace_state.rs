@@ -53,7 +53,8 @@ pub(crate) struct KeyspaceState {
     /// The log's end when the keyspace was opened: the log has none of its records between its
     /// checkpoint and here.
     opened_at: Lsn,
-    /// Versions with stamps up to this one are forgotten, and who has read or replaced them: they were parked.
+    /// When it was parked, versions with stamps up to this one were forgotten, and the stamps of their readers and
+    /// successors.
     forgotten: AtomicU64,
     /// Set under the exclusive door when it is dropped.
     standing: AtomicU8,

@@ -8,8 +8,11 @@
 //! of its keyspaces is lent what the batch needs ([`Memory::lend`]), out of what others have not
 //! filled or do not use, and keeps it until the next look.
 //!
-//! **Lock order**, first to last: the list of all keyspaces, `sharing`, the list of open ones,
-//! `KeyspaceState::seen_use`.
+//! **Records that stay in memory** count from before they are read: as `being_read`, until their
+//! keyspace is one of the open ones ([`Memory::begin_reading`]).
+//!
+//! **Lock order**, first to last: the list of all keyspaces, `sharing`, `being_read`, the list of
+//! open ones, `filling`, `KeyspaceState::seen_use`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -100,8 +103,10 @@ const BUDGET_STEPS: u32 = 16;
 /// Longest wait of a batch for memory that was lent to it. What is missing then is taken beyond the
 /// budget for a moment.
 const LOAN_WAIT: Duration = Duration::from_millis(200);
+
 /// How long writes of a keyspace that lack memory are refused at once, after one has waited in vain.
 const VAIN_PAUSE: Duration = Duration::from_secs(1);
+
 const LOAN_NAP: Duration = Duration::from_millis(1);
 /// Most steps of background work that a batch does meanwhile.
 const LOAN_HELPS_MAX: u32 = 1_000;
@@ -196,10 +201,10 @@ impl Memory {
 
     /// Bytes that keyspaces keep in memory always: those that are open, being read, and being filled.
     fn kept(&self, keyspaces: &Keyspaces) -> u64 {
-        self.kept_beside(keyspaces, &self.being_read.lock())
+        self.kept_beside(keyspaces, *self.being_read.lock())
     }
 
-    fn kept_beside(&self, keyspaces: &Keyspaces, being_read: &u64) -> u64 {
+    fn kept_beside(&self, keyspaces: &Keyspaces, being_read: u64) -> u64 {
         let open = keyspaces.open.read();
         being_read + kept(open.iter().chain(&*self.filling.lock()))
     }
@@ -209,7 +214,14 @@ impl Memory {
     /// # Errors
     /// `Full`, if they do not.
     pub(crate) fn check_fits(&self, keyspaces: &Keyspaces, own: u64) -> Result<()> {
-        self.begin_reading(keyspaces, own).map(drop)
+        self.check_kept(own, own + self.kept(keyspaces))
+    }
+
+    fn check_kept(&self, own: u64, all: u64) -> Result<()> {
+        if own == 0 || self.holds(all) {
+            return Ok(());
+        }
+        Err(lacking(all, self.budget.total(), self.beside))
     }
 
     /// Does the same, and counts them until the returned value is dropped, while they are read.
@@ -218,10 +230,7 @@ impl Memory {
     /// `Full`, if they do not fit.
     pub(crate) fn begin_reading(&self, keyspaces: &Keyspaces, own: u64) -> Result<Read<'_>> {
         let mut being_read = self.being_read.lock();
-        let all = own + self.kept_beside(keyspaces, &being_read);
-        if own > 0 && !self.holds(all) {
-            return Err(lacking(all, self.budget.total(), self.beside));
-        }
+        self.check_kept(own, own + self.kept_beside(keyspaces, *being_read))?;
         *being_read += own;
         Ok(Read { memory: self, bytes: own })
     }

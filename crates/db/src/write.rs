@@ -499,9 +499,9 @@ impl State {
         };
         let is_plain = part.is_none();
         if !is_plain {
+            // Other engines have no versions that parking could forget.
             let begin = transaction.sight().begin;
-            let versioned = writes.iter().filter(|write| write.keyspace.has_versions);
-            let mut versioned = versioned;
+            let mut versioned = writes.iter().filter(|write| write.keyspace.has_versions);
             versioned.try_for_each(|write| write.keyspace.check_remembers(begin))?;
         }
         let mut cells = Vec::with_capacity(writes.len());
