@@ -163,6 +163,12 @@ mod chosen {
     pub fn spin_hint() {
         shuttle::thread::yield_now();
     }
+
+    /// A step at which another thread may run, as at any access to an atomic. One that yields says that it waits,
+    /// and ends its turn: one that yields in each copy would hardly come on beside others.
+    pub fn step() {
+        atomic::AtomicBool::new(false).load(atomic::Ordering::SeqCst);
+    }
 }
 
 pub use chosen::*;

@@ -104,8 +104,8 @@ const BUDGET_STEPS: u32 = 16;
 /// budget for a moment.
 const LOAN_WAIT: Duration = Duration::from_millis(200);
 
-/// How long writes of a keyspace that lack memory are refused at once, after one has waited in vain.
-const VAIN_PAUSE: Duration = Duration::from_secs(1);
+/// How long writes of a keyspace that lack memory, or openings of it, are refused at once, after one has waited in vain.
+pub(crate) const VAIN_PAUSE: Duration = Duration::from_secs(1);
 
 const LOAN_NAP: Duration = Duration::from_millis(1);
 /// Most steps of background work that a batch does meanwhile.

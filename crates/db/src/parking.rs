@@ -19,7 +19,8 @@
 //! beside those of the others that are open: the least recently used that are not in use are parked for
 //! it, and where that is not enough the use is refused with a budget that is. So records of all such
 //! keyspaces together may exceed the budget, as long as those in use at one time do not. Nothing is parked
-//! in vain. A write that lacks memory, and a smaller budget, park what was not used for a second; the
+//! in vain. Before a use is refused it waits for a moment, once a second, for those that only look at a keyspace which
+//! nobody uses. A write that lacks memory, and a smaller budget, park what was not used for a second; the
 //! scrub parks nothing, and reads later what has no room now.
 //!
 //! **The log.** The file of a parked keyspace has everything that the log has of it, so it does not
@@ -58,7 +59,7 @@ use crate::governor::Seen;
 use crate::jobs::NOTHING_OPEN;
 use crate::keyspace_state::{KeyspaceState, account_name, dropped};
 use crate::manifest::ManifestKeyspace;
-use crate::memory::Read;
+use crate::memory::{Read, VAIN_PAUSE};
 use crate::options::KeptOptions;
 use crate::place::{Kept, Open, Place};
 use crate::state::State;
@@ -70,8 +71,11 @@ const LOOKS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(1);
 
-/// How often an opening looks for keyspaces that are not in use, if all are: a look of the background makes one used for a
-/// moment.
+/// How long an opening looks for keyspaces that are not in use, if all are: whoever looks at one makes it used for a
+/// moment, which takes long where more threads want to run than there are processors.
+const LOOKS_WAIT: Duration = Duration::from_millis(200);
+
+/// How often it looks at least, also where another opening has waited in vain.
 const TRIES: u32 = 3;
 
 /// How long a keyspace is unused before it is parked for a write of another. With less, a program that writes two in turn
@@ -266,7 +270,8 @@ impl State {
     ) -> Result<Open<'a>> {
         self.life.check_open()?;
         let (mut tried, mut tries) = (false, 0..TRIES);
-        let until = self.runtime.now() + DESCRIPTORS_WAIT;
+        let begun = self.runtime.now();
+        let until = begun + DESCRIPTORS_WAIT;
         loop {
             self.make_way(held.is_some(), tried);
             let mut kept = place.kept.lock();
@@ -278,10 +283,15 @@ impl State {
             let being_read = match self.memory.begin_reading(&self.keyspaces, in_memory) {
                 Ok(being_read) => being_read,
                 Err(error) => {
+                    let wait = if kept.is_patient(begun) { LOOKS_WAIT } else { Duration::ZERO };
                     drop(kept);
                     let is_made = self.make_memory_for(place, in_memory, held.is_some());
-                    // Somebody may have looked at what nobody uses.
-                    if !is_made && tries.next().is_none() || self.runtime.now() >= until {
+                    let now = self.runtime.now();
+                    // In simulations time stands still.
+                    let looks_on =
+                        tries.next().is_some() || now < begun + wait && !self.runtime.is_stepped();
+                    if !is_made && !looks_on || now >= until {
+                        place.kept.lock().lose_patience(now + VAIN_PAUSE);
                         return Err(error);
                     }
                     continue;

@@ -63,9 +63,21 @@ pub(crate) struct Kept {
     in_memory: u64,
     /// All stamps of its records at the moment when it was parked are at or below this one.
     forgotten: Stamp,
+    /// Until when it is not waited for others that keep its memory: an opening has waited in vain.
+    impatient_until: Duration,
 }
 
 impl Kept {
+    /// Returns whether an opening at this time waits for memory.
+    pub(crate) fn is_patient(&self, now: Duration) -> bool {
+        now >= self.impatient_until
+    }
+
+    /// Notes that an opening has waited for memory in vain.
+    pub(crate) fn lose_patience(&mut self, until: Duration) {
+        self.impatient_until = until;
+    }
+
     /// Returns the statistics when it was parked, or what its file says.
     pub(crate) fn stats(&self) -> EngineStats {
         self.stats.clone()

@@ -3,6 +3,7 @@
 #![cfg(not(feature = "shuttle"))]
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -596,5 +597,37 @@ fn threads_that_open_the_same_keyspace_are_not_refused() {
                 }
             });
         }
+    }
+}
+
+/// Somebody who looks at a keyspace that nobody uses keeps it open for a moment, and the use of another waits for that.
+#[test]
+fn looks_at_keyspaces_refuse_nothing() {
+    for engine in engines() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
+        let db = Db::open(directory.path(), options.clone().memory(4 * MEMORY)).unwrap();
+        for name in ["first", "second"] {
+            let records = (0..80_000_u64).map(|number| (number.to_be_bytes(), [5; 100]));
+            db.keyspace(name, engine).unwrap().bulk_load(records).unwrap();
+        }
+        db.close().unwrap();
+        let db = Db::open(directory.path(), options).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        assert!(db.stats().memory_used > 0);
+                    }
+                });
+            }
+            for round in 0..20 {
+                let keyspace = db.existing_keyspace(["first", "second"][round % 2]).unwrap();
+                let value = keyspace.get(7_u64.to_be_bytes());
+                over.store(value.is_err() || round == 19, Ordering::Relaxed);
+                assert_eq!(value.unwrap().unwrap()[..], [5; 100], "{engine}, round {round}");
+            }
+        });
     }
 }

@@ -225,7 +225,7 @@ pub fn store_within(words: &[Word], offset: usize, bytes: &[u8]) {
 fn interrupt(index: usize, count: usize) {
     #[cfg(feature = "shuttle")]
     if index == 1 || index == count / 2 {
-        spinney_base::shim::thread::yield_now();
+        spinney_base::shim::step();
     }
     #[cfg(not(feature = "shuttle"))]
     let _ = (index, count);

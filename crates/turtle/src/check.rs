@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Result};
 
-use crate::files::{Files, Limits, PIVOTS_MAX};
+use crate::files::{Files, LEVELS_MAX, Limits, PIVOTS_MAX};
 use crate::levels::{Level, Part, by_pivot, set};
 use crate::node::{Child, Leaf, Node};
 use crate::runs::Runs;
@@ -132,8 +132,9 @@ impl<F: Files> Check<'_, F> {
         let most = self.limits.segments(node.keys.len());
         ensure(segments <= most || !self.sizes, || format!("{segments} segments, {most} at most"))?;
         // As many as there may be at times; nodes keep them when it changes.
-        let levels = Limits { pending_percent: Some(u64::MAX), ..self.limits }.levels(PIVOTS_MAX);
-        ensure(node.levels.len() <= levels, || format!("{} levels", node.levels.len()))?;
+        let at_times = Limits { pending_percent: Some(u64::MAX), ..self.limits }.levels(PIVOTS_MAX);
+        let most = if self.sizes { at_times } else { LEVELS_MAX };
+        ensure(node.levels.len() <= most, || format!("{} levels", node.levels.len()))?;
         let mut pending = vec![0; node.keys.len()];
         let mut tombstones = vec![0; node.keys.len()];
         for level in &node.levels {

@@ -56,6 +56,10 @@ pub(crate) fn batches_below(batches: u64, pivots: usize) -> u64 {
 /// Most children of a node: what a set of pivots in its page has room for.
 pub(crate) const PIVOTS_MAX: usize = 64;
 
+/// Most levels of a node's buffer: its page has room for more, but look-ups meet all of them. Only a full disk
+/// leads to more than [`Limits::levels`].
+pub(crate) const LEVELS_MAX: usize = 16;
+
 impl Limits {
     /// Levels of a node's buffer: sizes double from one to the next (section 3.1). There is one
     /// more where more than a leaf may be pending for a leaf.

@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use spinney_base::Result;
 
 use crate::edit::packed_bytes;
-use crate::files::{Files, Limits, Load};
+use crate::files::{Files, LEVELS_MAX, Limits, Load};
 use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
 use crate::merge::Superseded;
 use crate::policy::{self, MERGED_ON_TOP};
@@ -368,7 +368,8 @@ impl<F: Files> Node<F> {
     }
 
     /// Puts a batch above all levels. The others move down where one is vacant; where none is, the
-    /// topmost ones that hold little are merged.
+    /// topmost ones that hold little are merged. Where the topmost holds much, there is a level more: a merge
+    /// would need room for all of it.
     pub(crate) fn insert_on_top(
         &mut self,
         files: &F,
@@ -389,7 +390,12 @@ impl<F: Files> Node<F> {
             bytes += level.bytes(files);
             bytes <= MERGED_ON_TOP * limits.leaf_bytes
         };
-        let merged = self.levels.iter().take_while(is_little).count().max(1);
+        let merged = self.levels.iter().take_while(is_little).count();
+        if merged == 0 && self.levels.len() < LEVELS_MAX {
+            self.levels.insert(0, Level::from(batch));
+            return Ok(());
+        }
+        let merged = merged.max(1);
         let level = self.merge(files, limits, merged, Some(batch), superseded)?;
         self.put(merged - 1, level);
         Ok(())

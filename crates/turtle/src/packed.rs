@@ -28,7 +28,7 @@ use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::edit::packed_bytes;
-use crate::files::{Files, PIVOTS_MAX};
+use crate::files::{Files, LEVELS_MAX, PIVOTS_MAX};
 use crate::levels::{Key, Level, Part, Segment};
 use crate::node::{Child, Leaf, Node};
 use crate::tree::Tree;
@@ -37,7 +37,6 @@ use crate::update::Activity;
 const VERSION: u8 = 2;
 /// Version of nodes that do not count their tombstones.
 const VERSION_UNCOUNTED: u8 = 1;
-const LEVELS_MAX: usize = 16;
 
 const TREE_EMPTY: u8 = 0;
 const TREE_LEAF: u8 = 1;

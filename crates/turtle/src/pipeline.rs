@@ -321,6 +321,11 @@ impl Core {
             view.tree.write(end, &mut merged_away)?
         };
         self.put_tree(work, tree, merged_away);
+        self.publish_written(work)
+    }
+
+    /// Publishes the tree, all of which is on disk, if it can have a redo LSN.
+    pub(crate) fn publish_written(&self, work: &mut Work) -> Result<()> {
         match self.progress.redo_of(work) {
             Some(redo) => self.publish(work, redo),
             None => Ok(()),

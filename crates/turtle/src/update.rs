@@ -19,7 +19,8 @@
 //! small.
 //!
 //! **A full disk** has no room for a merge of all levels, which rewrites a buffer. So a *sparing*
-//! update only puts the batch on top ([`Node::insert_on_top`]) and writes nothing, and small steps
+//! update only puts the batch on top ([`Node::insert_on_top`]), as a level more where the topmost holds much, and
+//! writes nothing. Small steps
 //! flush what is pending there to one leaf each ([`tidy`](crate::tidy)); a checkpoint after each
 //! step gives back what it replaced. Sizes may be exceeded meanwhile, and the next update with room
 //! settles the node.
