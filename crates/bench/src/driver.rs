@@ -43,6 +43,11 @@ pub trait Driver: Send + Sync {
     /// Whether it is somebody else's engine, which ours are compared with.
     fn is_peer(&self) -> bool;
 
+    /// Whether all its records are in memory, so that what does not fit is refused. By default they are not.
+    fn keeps_all_in_memory(&self) -> bool {
+        false
+    }
+
     /// Checks engine options before anything runs.
     ///
     /// # Errors

@@ -98,6 +98,10 @@ impl Driver for Own {
         false
     }
 
+    fn keeps_all_in_memory(&self) -> bool {
+        self.kind == EngineKind::Iot
+    }
+
     fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
         self.options(knobs).map(|_| ())
     }

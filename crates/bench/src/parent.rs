@@ -51,6 +51,8 @@ pub struct Run {
     pub kill_after: Option<f64>,
     /// Arguments that make this program the child of a run.
     pub child_arguments: Vec<String>,
+    /// Sentences about the run, which stand below the table.
+    pub notes: Vec<String>,
     /// Whether it is to end early.
     pub interrupted: Interrupted,
 }
@@ -193,6 +195,7 @@ impl Results {
         let mut results = Results {
             json: create(&run.json)?,
             series: create(&run.series)?,
+            notes: run.notes.clone(),
             ..Results::default()
         };
         append(&mut results.series, "engine,workload,second,operations")?;
@@ -444,6 +447,7 @@ mod tests {
                 series: None,
                 kill_after: None,
                 child_arguments: Vec::new(),
+                notes: Vec::new(),
                 interrupted: || false,
             };
             let mut text = Vec::new();

@@ -17,9 +17,12 @@ use crate::knobs::Knobs;
 use crate::output::stdout;
 use crate::{interrupt, sizes};
 
+/// Bytes of memory that a record takes beside its own in an engine that keeps all of them there, about.
+const BESIDE_RECORD: u64 = 64;
+
 #[derive(Debug, Args)]
 pub(crate) struct YcsbArguments {
-    /// Engines to measure, in this order [default: all that are built in]
+    /// Engines to measure, in this order [default: all that are built in and have room in --memory]
     #[arg(long, value_delimiter = ',')]
     engines: Vec<String>,
     /// Workloads to run, in this order
@@ -217,10 +220,19 @@ fn plan(
     drivers: &[Box<dyn Driver>],
 ) -> Result<Run, Failure> {
     let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
-    let mut plans = Vec::new();
+    let (mut plans, mut notes) = (Vec::new(), Vec::new());
     for place in bench_engines::chosen(&arguments.engines, &names, &PEERS)? {
         let (driver, engine) = (&drivers[place], names[place]);
         let mut plan = arguments.plan_of(engine, &mut knobs);
+        let is_named = !arguments.engines.is_empty() || !plan.knobs.is_empty();
+        let needed = plan.records * (plan.record_size as u64 + BESIDE_RECORD);
+        if !is_named && driver.keeps_all_in_memory() && needed > plan.memory {
+            notes.push(format!(
+                "{engine} is left out: it keeps all records in memory, which take about {} MiB (--memory)",
+                needed >> 20
+            ));
+            continue;
+        }
         if let Some(PersistentMemory::Emulate) = arguments.terms.pm {
             if driver.is_peer() {
                 return Err(Failure::usage(format!(
@@ -263,6 +275,7 @@ fn plan(
         series,
         kill_after,
         child_arguments: vec![CHILD_COMMAND.to_owned()],
+        notes,
         interrupted: interrupt::is_set,
     })
 }

@@ -359,6 +359,22 @@ fn list_append_transactions_leave_their_history() {
     assert_eq!(left.len(), 1, "the history alone");
 }
 
+/// Where no engine is named, those are measured that have room in the memory.
+#[test]
+fn a_benchmark_leaves_out_what_has_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path().to_str().unwrap();
+    let common = ["bench", "ycsb", "--memory", "8MiB", "--warmup", "0", "--operations", "1K"];
+    let run = |records: &str| {
+        let more = ["--workloads", "c", "--records", records, "--dir", files];
+        expect(0, &[&common[..], &more].concat(), b"")
+    };
+    let table = run("80K");
+    assert!(table.contains("iot is left out") && !table.contains("| iot "), "{table}");
+    let table = run("2K");
+    assert!(!table.contains("left out") && table.contains("| iot "), "{table}");
+}
+
 #[test]
 fn a_benchmark_prints_a_table_and_writes_rows() {
     let directory = tempfile::tempdir().unwrap();
