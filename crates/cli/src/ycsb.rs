@@ -225,7 +225,8 @@ fn plan(
         let (driver, engine) = (&drivers[place], names[place]);
         let mut plan = arguments.plan_of(engine, &mut knobs);
         let is_named = !arguments.engines.is_empty() || !plan.knobs.is_empty();
-        let needed = plan.records * (plan.record_size as u64 + BESIDE_RECORD);
+        let each = (plan.record_size as u64).saturating_add(BESIDE_RECORD);
+        let needed = plan.records.saturating_mul(each);
         if !is_named && driver.keeps_all_in_memory() && needed > plan.memory {
             notes.push(format!(
                 "{engine} is left out: it keeps all records in memory, which take about {} MiB (--memory)",

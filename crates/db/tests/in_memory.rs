@@ -569,19 +569,25 @@ fn threads_share_what_fits() {
     }
 }
 
+/// A database with two keyspaces, `first` and `second`, whose records do not fit beside each other, and its directory.
+fn two_too_many(engine: EngineKind) -> (tempfile::TempDir, Db) {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
+    let db = Db::open(directory.path(), options.clone().memory(4 * MEMORY)).unwrap();
+    for name in ["first", "second"] {
+        let records = (0..80_000_u64).map(|number| (number.to_be_bytes(), [5; 100]));
+        db.keyspace(name, engine).unwrap().bulk_load(records).unwrap();
+    }
+    db.close().unwrap();
+    let db = Db::open(directory.path(), options).unwrap();
+    (directory, db)
+}
+
 /// Threads that use the same keyspace first at the same time both find it open, however little room there was.
 #[test]
 fn threads_that_open_the_same_keyspace_are_not_refused() {
     for engine in engines() {
-        let directory = tempfile::tempdir().unwrap();
-        let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
-        let db = Db::open(directory.path(), options.clone().memory(4 * MEMORY)).unwrap();
-        for name in ["first", "second"] {
-            let records = (0..80_000_u64).map(|number| (number.to_be_bytes(), [5; 100]));
-            db.keyspace(name, engine).unwrap().bulk_load(records).unwrap();
-        }
-        db.close().unwrap();
-        let db = Db::open(directory.path(), options).unwrap();
+        let (_directory, db) = two_too_many(engine);
         for round in 0..20 {
             let keyspace = db.existing_keyspace(["first", "second"][round % 2]).unwrap();
             let start = Barrier::new(3);
@@ -604,15 +610,7 @@ fn threads_that_open_the_same_keyspace_are_not_refused() {
 #[test]
 fn looks_at_keyspaces_refuse_nothing() {
     for engine in engines() {
-        let directory = tempfile::tempdir().unwrap();
-        let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
-        let db = Db::open(directory.path(), options.clone().memory(4 * MEMORY)).unwrap();
-        for name in ["first", "second"] {
-            let records = (0..80_000_u64).map(|number| (number.to_be_bytes(), [5; 100]));
-            db.keyspace(name, engine).unwrap().bulk_load(records).unwrap();
-        }
-        db.close().unwrap();
-        let db = Db::open(directory.path(), options).unwrap();
+        let (_directory, db) = two_too_many(engine);
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..4 {

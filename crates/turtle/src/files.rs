@@ -56,8 +56,8 @@ pub(crate) fn batches_below(batches: u64, pivots: usize) -> u64 {
 /// Most children of a node: what a set of pivots in its page has room for.
 pub(crate) const PIVOTS_MAX: usize = 64;
 
-/// Most levels of a node's buffer: its page has room for more, but look-ups meet all of them. Only a full disk
-/// leads to more than [`Limits::levels`].
+/// Most levels of a node's buffer: a node on disk that has more is damaged. Only a full disk leads to more than
+/// [`Limits::levels`].
 pub(crate) const LEVELS_MAX: usize = 16;
 
 impl Limits {

@@ -162,13 +162,13 @@ impl Core {
         log.ensure_durable(end)?;
         let mut merged_away = Vec::new();
         let tidied = view.tree.tidy(end, step, &mut merged_away)?;
-        let Some(tree) = tidied else { return Ok(false) };
+        let Some(tidied) = tidied else { return Ok(false) };
         // Before it is the tree: what a step has moved takes more room than what was there, and a full disk may have
         // none for it.
-        let tree = tree.write(end, &mut merged_away)?;
-        // Otherwise what the step replaced would outlive the checkpoint.
-        drop(view);
-        self.put_tree(&work, tree, merged_away);
+        let written = tidied.write(end, &mut merged_away)?;
+        // Otherwise what the step and the write replaced would outlive the checkpoint.
+        drop((view, tidied));
+        self.put_tree(&work, written, merged_away);
         self.publish_written(&mut work)?;
         Ok(true)
     }

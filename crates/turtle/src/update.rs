@@ -19,11 +19,10 @@
 //! small.
 //!
 //! **A full disk** has no room for a merge of all levels, which rewrites a buffer. So a *sparing*
-//! update only puts the batch on top ([`Node::insert_on_top`]), as a level more where the topmost holds much, and
-//! writes nothing. Small steps
-//! flush what is pending there to one leaf each ([`tidy`](crate::tidy)); a checkpoint after each
-//! step gives back what it replaced. Sizes may be exceeded meanwhile, and the next update with room
-//! settles the node.
+//! update only puts the batch on top ([`Node::insert_on_top`]), as a level more where the topmost
+//! holds much, and writes nothing. Small steps flush what is pending there to one leaf each
+//! ([`tidy`](crate::tidy)); a checkpoint after each step gives back what it replaced. Sizes may be
+//! exceeded meanwhile, and the next update with room settles the node.
 //!
 //! **Tombstones** end where a flush reaches leaves: all that is pending for the leaf is merged with
 //! all of the leaf, so nothing older is anywhere.
