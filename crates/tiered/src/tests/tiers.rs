@@ -239,8 +239,11 @@ fn nobody_reads_backwards(sweepers: usize, rounds: u64) {
             for round in 0..rounds {
                 // Half of the time the one that the writer changes.
                 counting.read(if round % 2 == 0 { 5 } else { round % 64 });
-                if round % 16 == 0 {
-                    counting.scan(round % 48..round % 48 + 16);
+                match round % 16 {
+                    15 => counting.scan(round % 47..round % 47 + 16),
+                    // Short ones, so that most of their time is between the two looks.
+                    odd if odd % 2 == 1 => counting.scan(4..7),
+                    _ => {}
                 }
             }
         });
@@ -262,7 +265,7 @@ fn nobody_reads_backwards(sweepers: usize, rounds: u64) {
 
 #[test]
 fn h4_readers_look_at_the_tier_first() {
-    nobody_reads_backwards(1, 100_000);
+    nobody_reads_backwards(1, 400_000);
 }
 
 #[test]
