@@ -181,7 +181,8 @@ fn p10_the_tail_holds_what_was_acknowledged() {
             }
             sync.join().unwrap();
         },
-        ITERATIONS,
+        // One in 350 finds a commit that does not wait for others.
+        4 * ITERATIONS,
     );
 }
 
