@@ -126,7 +126,7 @@ fn h21_records_that_change_tiers_are_never_missed() {
     }
     let read = |reader: u64| {
         for round in 0..1_600_000_u64 {
-            // Both look for the same one, or for any.
+            // All look for the same one, or each for any.
             let number = if round % 8 > 0 { 3 } else { (round / 8 * 7 + reader * 13) % 64 };
             assert_eq!(world.get(&key(number)), Some(value(number, 1)), "round {round}");
             if round % 16 == 0 {

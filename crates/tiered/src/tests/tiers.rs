@@ -239,11 +239,11 @@ fn nobody_reads_backwards(sweepers: usize, rounds: u64) {
             for round in 0..rounds {
                 // Half of the time the one that the writer changes.
                 counting.read(if round % 2 == 0 { 5 } else { round % 64 });
-                match round % 16 {
-                    15 => counting.scan(round % 47..round % 47 + 16),
-                    // Short ones, so that most of their time is between the two looks.
-                    odd if odd % 2 == 1 => counting.scan(4..7),
-                    _ => {}
+                if round % 16 == 15 {
+                    counting.scan(round % 47..round % 47 + 16);
+                } else if round % 2 == 1 {
+                    // Short, so that most of its time is between the two looks.
+                    counting.scan(4..7);
                 }
             }
         });
